@@ -1,4 +1,4 @@
-"""Clock of the controller's process, in seconds since 1970, which ignores later changes of the system clock."""
+"""Clock that ignores changes of the system clock."""
 
 import time
 
@@ -6,5 +6,5 @@ _BEGAN_AT = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Return the current time in seconds since 1970; changes of the system clock since the import have no effect."""
+    """Return the current time in seconds since 1970, without changes of the system clock since the import."""
     return _BEGAN_AT + time.monotonic()

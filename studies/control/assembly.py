@@ -1,4 +1,4 @@
-"""Builds policy, suggester and settings of a study from its spec and pool, for launches, adapters and simulations."""
+"""Builds policy, suggester and settings of a study from its spec and pool."""
 
 import functools
 import math
@@ -39,13 +39,13 @@ class PoolSpec:
     usd_per_slot_hour: float
 
     def at_price(self, usd_per_slot_hour: float | None) -> "PoolSpec":
-        """Return these slots at another price per hour, set by `automl price set`; None keeps the price."""
+        """Return these slots at another price; None keeps the price."""
         return self if usd_per_slot_hour is None else replace(self, usd_per_slot_hour=usd_per_slot_hour)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """The policy, which decides about running trials, and the suggester, which proposes new configurations."""
+    """The policy decides about running trials, the suggester proposes configurations."""
 
     policy: Policy
     suggester: Suggester
@@ -70,7 +70,7 @@ def assemble(
 
 
 def advisor_of(spec: StudySpec, folder: Path) -> Advisor | None:
-    """Return the advisor, a user's program that suggests configurations; None if the spec names no program."""
+    """Return the advisor, a user's program that suggests configurations, or None."""
     if spec.search.advisor is None:
         return None
     form = spec.model_dump(mode="json", include={"space", "objectives", "constraints"})
@@ -100,11 +100,11 @@ def assemble_search(
 ) -> Assembled:
     """Build policy and suggester, which share a learning-curve model if they need it. Raises SpecError.
 
-    `candidates` is the finite set from which the sampler `cokriging` chooses; None allows any configuration. If
-    threaded, policy and suggester get separate models. With `milestones_of` None, the problem keeps its milestones.
+    `candidates` is the finite set from which the sampler `cokriging` chooses; None: the whole space. If threaded,
+    policy and suggester get separate models. With `milestones_of` None, the problem keeps its milestones.
     """
     search = search.chosen
-    # Each import takes a second, which `--help` and commands that only read should not pay.
+    # Each import takes a second, which commands that only read should not pay.
     from studies.search.model.curve_model import CurveModel
     from studies.search.samplers.model_suggester import ModelSuggester
 
@@ -114,7 +114,7 @@ def assemble_search(
     try:
         pruner = make_pruner(search.pruner.name, search.pruner.options, context)
         if milestones_of is not None and has_model(search):
-            # Comes last: a pruner that uses the model has its decision epochs only now.
+            # Must come last: a pruner that uses the model has its rungs only now.
             model().count_milestones(milestones_of(pruner, problem.epochs))
         suggester: Suggester = (
             ModelSuggester(
@@ -148,7 +148,7 @@ def has_model(search: SearchSpec) -> bool:
 
 
 def watched_epochs(search: SearchSpec, epochs: int) -> tuple[int, ...]:
-    """Return the epochs that the learning-curve model reads in addition to epochs with a saved model."""
+    """Return the epochs that the learning-curve model reads, besides epochs with a saved model."""
     if not has_model(search):
         return ()
     rungs = decision_rungs(epochs)
@@ -161,7 +161,7 @@ def problem_of(
     earlier: Sequence[EarlierStudy] = (),
     counted: Callable[[], SizeModel | None] = nothing_counted,
 ) -> Problem:
-    """Return the description of the search that `cokriging` and `break_even` need; arguments as in `assemble`."""
+    """Return the search problem for `cokriging` and `break_even`; arguments as in `assemble`."""
     given = spec.reference_point
     epochs = spec.training.epochs
     space = spec.space or Space({})
@@ -184,13 +184,11 @@ def problem_of(
 
 
 def _trial_limits(budget: BudgetSpec, pool: PoolSpec) -> TrialLimits:
-    """Return the limits of dollars and seconds for each trial; dollars are unlimited if slots have no price."""
     usd, hours = budget.usd_per_trial if pool.usd_per_slot_hour else None, budget.hours_per_trial
     return TrialLimits(usd=math.inf if usd is None else usd, seconds=math.inf if hours is None else 3600.0 * hours)
 
 
 def _budget_usd(spec: StudySpec, pool: PoolSpec) -> float:
-    """Return the budget in dollars: the smaller of the dollar limit and the cost of all slots for the hour limit."""
     price, budget = pool.usd_per_slot_hour, spec.budget
     usd = math.inf if budget.usd is None or not price else float(budget.usd)
     hours = math.inf if budget.hours is None else float(budget.hours)
@@ -205,7 +203,7 @@ def _searched_world_sizes(space: Space | None, slots: int) -> tuple[int, ...] | 
 
 
 def checkpoint_folder(spec: StudySpec, base_folder: Path, uid: str) -> str:
-    """Return the path or URL of a study's checkpoint folder; relative paths start at `base_folder`."""
+    """Return the path or URL of a study's checkpoint folder."""
     return study_folder(spec.checkpoints.folder, base_folder, spec.study, uid)
 
 
@@ -218,7 +216,7 @@ def setup_of(
     *,
     folder: str = NOWHERE,
 ) -> StudySetup:
-    """Return the settings for a study's state machine; `folder` is `NOWHERE` for a study without checkpoints."""
+    """Return the settings for a study's state machine."""
     epochs = spec.training.epochs
     return StudySetup(
         study=spec.study,

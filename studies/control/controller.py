@@ -52,13 +52,12 @@ log = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
-    """The methods of a `Store` that a controller calls; simulations implement them in memory."""
+    """Methods of `Store` that a controller calls; simulations implement them in memory."""
 
     def commit(
         self, study_id: int, lease_token: str | None, changes: Iterable[Change], *, commit_id: str | None = None
     ) -> None:
-        """Write all changes or none. A repeated call with the same `commit_id` writes nothing."""
-        ...
+        """Write all changes or none, once for each `commit_id`."""
 
     def enqueue(
         self,
@@ -72,28 +71,24 @@ class Rows(Protocol):
         lease_token: str | None = None,
         enqueue_id: str | None = None,
     ) -> int:
-        """Insert a configuration that waits to start, once for each `enqueue_id`; returns the id of its row."""
-        ...
+        """Insert a waiting configuration, once for each `enqueue_id`; returns its row id."""
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Return the configurations that wait to start, oldest first."""
-        ...
+        """Return waiting configurations, oldest first."""
 
     def cancel_requests(self, study_id: int) -> list[int]:
         """Return the ids of unfinished trials that a user asked to cancel."""
-        ...
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Return the price per slot-hour from `automl price set`, which replaces the spec's; None if never set."""
-        ...
+        """Return the price from `automl price set`, which replaces the spec's; None if never set."""
 
 
 class Controller:
     """Drives one study until it closes, stops early with checkpoints, or fails.
 
     Without a `suggester`, no trials are added. Without a `lease_token`, no other controller can exist. `background`
-    prepares suggestions in a thread; simulations switch it off, because virtual time must not depend on real time. With
-    `keeps_pool`, the caller closes the pool. `warm` lists the free slots of an open pool; if None, `run` opens one.
+    prepares suggestions in a thread; simulations must switch it off, since their time is virtual. With `keeps_pool`,
+    the caller closes the pool. `warm` lists the free slots of an open pool; if None, `run` opens the pool.
     """
 
     def __init__(
@@ -113,12 +108,9 @@ class Controller:
     ) -> None:
         self.machine = machine
         self._keeps_pool, self._warm = keeps_pool, warm
-        self._pool = pool
-        self._store = store
+        self._pool, self._store, self._suggester = pool, store, suggester
+        self._study_id, self._lease_token = study_id, lease_token
         self._tick_seconds = tick_seconds
-        self._suggester = suggester
-        self._study_id = study_id
-        self._lease_token = lease_token
         self._on_commit = on_commit or (lambda _machine: None)
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="suggest") if background else None
         self._deleter = Deleter()
@@ -128,7 +120,7 @@ class Controller:
         self._known_queued: set[int] = {t.id for t in machine.trials.values() if t.state == "queued"}
 
     def run(self) -> None:
-        """Drive the study to its end. Raises LeaseLostError as soon as another controller has taken over."""
+        """Drive the study to its end. Raises LeaseLostError when another controller has taken over."""
         try:
             self._carry_out(self.machine.begin(self._pool.now()))
             if not self.machine.finished:
@@ -162,15 +154,15 @@ class Controller:
             self._carry_out(self.machine.pool_opened(self._pool.now()))
 
     def drain(self, reason: str) -> None:
-        """Ask all trials to stop with a checkpoint; callable from signal handlers and any thread."""
+        """Stop all trials with a checkpoint; callable from signal handlers and any thread."""
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def lose_lease(self) -> None:
-        """Make `run` stop before its next commit, since another controller took over; callable from any thread."""
+        """Make `run` raise LeaseLostError before its next commit; callable from any thread."""
         self._is_lease_lost.set()
 
     def look_for_requests(self) -> None:
-        """Read requests of other processes from the store: new configurations, cancellations and a new price."""
+        """Read other processes' requests from the store: configurations, cancellations and a price."""
         price = self._store.price_that_was_set(self._study_id)
         if price is not None:
             self._pool.post(PriceSet(usd_per_slot_hour=price))
@@ -187,7 +179,7 @@ class Controller:
                 self._pool.post(CancelRequested(trial_id=trial_id))
 
     def _advance(self) -> None:
-        """Handle all waiting events in one commit. The check for hanging trials stays punctual under load."""
+        """Handle all waiting events in one commit; under load, too, check for hanging trials in time."""
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if self._is_lease_lost.is_set():
@@ -210,7 +202,7 @@ class Controller:
             self._do(command)
 
     def _commit(self, changes: list[Change]) -> None:
-        """Commit, and retry while the database is away; the commit's id prevents a retry from writing twice."""
+        """Commit, and retry while the database is away; the commit's id prevents writing twice."""
         write = partial(self._store.commit, self._study_id, self._lease_token, changes, commit_id=new_id())
         retry(write, _MEANWHILE)
 
@@ -248,7 +240,7 @@ class Controller:
         error = done.exception()
         if error is None:
             self._pool.post(done.result())
-        else:  # without this event the study would wait for its next trial forever
+        else:  # without this event, the study would wait for its next trial forever
             self._pool.post(SuggestionFailed(message=f"no trial could be queued: {type(error).__name__}: {error}"))
 
     def _suggested(self, command: Suggest) -> TrialQueued | SuggestionFailed:

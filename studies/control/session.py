@@ -1,4 +1,4 @@
-"""Session of a controller with a study: takes the lease, charges for dead controllers' devices, drives the study."""
+"""Takes the lease of a study, charges for dead controllers, and drives the study."""
 
 import gc
 import logging
@@ -23,7 +23,7 @@ from studies.control.files.orphans import (
     wait_for_ranks,
 )
 from studies.control.machine.state import ENDS_BY_BUDGET, StudyMachine, has_more
-from studies.control.machine.study_setup import OwnLogging, StudySetup
+from studies.control.machine.study_setup import OwnLogging
 from studies.control.testing_models import test_models, test_specs
 from studies.gangs.pool_protocol import DrainRequested, GangPool
 from studies.results import analysis
@@ -41,7 +41,7 @@ from studies.storage.writing.retrying import retry
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Exempt existing objects from garbage collection in this block; a full collection stops all threads for 80 ms."""
+    """Exempt existing objects from garbage collection, which would stop all threads for 80 ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -52,7 +52,7 @@ def set_aside() -> Iterator[None]:
 
 @contextmanager
 def none_meanwhile() -> Iterator[None]:
-    """Switch garbage collection off in a block that creates many long-lived objects."""
+    """Switch garbage collection off while many long-lived objects are created."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +104,7 @@ class Session:
         self._pool.post(DrainRequested(reason=reason))  # type: ignore[arg-type]
 
     def run(self) -> StudyMachine | None:
-        """Take the lease and drive the study; None if the study is over, or was stopped while this session waited.
+        """Take the lease and drive the study; None if it is over, or was stopped during the wait for the lease.
 
         Raises:
             LeaseLostError: Another controller has taken over.
@@ -130,7 +130,7 @@ class Session:
             self._pool.close()
 
     def _drive(self, lease: leases.Lease) -> StudyMachine | None:
-        """Drive the study with its lease. The pool stays open if saved models are to be measured afterwards."""
+        """Drive the study. The pool stays open if saved models are measured afterwards."""
         stop, look = partial(self.drain, "stopped"), self._look_for_requests
         with leases.kept(self._store, lease, on_stop=stop, on_requests=look, on_lost=self._lose_lease):
             check_in_place(mentioned_checkpoints(self._store, self._row.id))
@@ -162,7 +162,6 @@ class Session:
         return machine.state == "closed" and machine.measures_at_end and self._drain_reason is None
 
     def _test_models(self, machine: StudyMachine) -> None:
-        """Measure the recommended model and the baselines on the test part, under a new lease."""
         record, warm = load_study(self._store, self._row.name), machine.free_slots
         specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
@@ -178,11 +177,11 @@ class Session:
 
     def _close_pool(self) -> None:
         self._pool.close()
-        wait_for_ranks(self._row.uid)  # ranks that were cut may still be writing
+        wait_for_ranks(self._row.uid)  # killed ranks may still be writing
         self._delete_orphans()
 
     def _check_unchanged(self) -> None:
-        """Raise StoreError if the study was replaced or its spec changed while this session waited for the lease."""
+        """Raise StoreError if the study was replaced or its spec changed during the wait for the lease."""
         name, row = self._row.name, self._store.study_row(self._row.name)
         if row is None or row.uid != self._row.uid:
             raise StoreError(f"study: {name!r} was deleted while this process waited for it. Launch it again")
@@ -193,13 +192,13 @@ class Session:
             )
 
     def _delete_orphans(self) -> None:
-        """Delete files that no trial needs, unless a copy of the study may need them. Call it when no rank writes."""
+        """Delete files that no trial or copy of the study needs. Call it when no rank writes."""
         folder = self._folder
         try:
             if is_shared(folder, self._store, self._row.id):
                 return
             orphans = find_orphans(folder, mentioned_checkpoints(self._store, self._row.id), is_running=False)
-        except OSError as error:  # not fatal: an object store may answer again by the first checkpoint
+        except OSError as error:  # an object store may answer again before the first checkpoint
             log.warning("%s: cannot search for files that no trial needs (%s)", folder, error.strerror)
             return
         gone = delete_orphans(orphans)
@@ -211,11 +210,11 @@ class Session:
             self._controller.look_for_requests()
 
     def _lose_lease(self) -> None:
-        if self._controller is not None:  # before there is one, nothing trains
+        if self._controller is not None:  # without controller, nothing trains
             self._controller.lose_lease()
 
     def _is_over(self) -> bool:
-        """Return whether a closed study has nothing left to do. Takes no lease, since its duration would be charged."""
+        """Return whether a closed study has nothing left to do; needs no lease, whose time would be charged."""
         closed: bool = self._store.require(self._row.name).state == "closed"
         return closed and self._machine(NO_LEASE, time.time()) is None
 
@@ -225,7 +224,7 @@ class Session:
         return None
 
     def _wait_for_lease(self) -> leases.Lease | None:
-        """Wait until this session holds the lease. Returns None if this session or the whole study was stopped."""
+        """Wait until this session holds the lease; None if this session or the study was stopped."""
         first: leases.Holder | None = None
         again = self._patiently
         while isinstance(lease := leases.acquire(self._store, self._row.id, patiently=again), leases.Holder):
@@ -243,7 +242,7 @@ class Session:
         return lease
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat the action while the database is away, for the same time as commits are repeated."""
+        """Repeat the action while the database is away, as long as commits."""
 
         def warn(line: str) -> None:
             if self._drain_reason is not None:
@@ -256,13 +255,13 @@ class Session:
         return self._patiently(lambda: leases.was_stopped(self._store, self._row.id, first.lease_id, before))
 
     def _was_stopped_in_order(self, first: leases.Holder) -> bool:
-        """Return whether the controller that held the lease was stopped and its trials ended with checkpoints."""
+        """Return whether the earlier controller was stopped and its trials ended with checkpoints."""
         if not self._was_stopped(first):
             return False
         return bool(self._patiently(lambda: self._store.require(self._row.name)).state != "running")
 
     def _machine(self, lease_id: int, alive_since: float) -> tuple[StudyMachine, Suggester] | None:
-        """Return the state machine and the suggester; None if there is nothing left to do."""
+        """Return state machine and suggester; None if nothing is left to do."""
         row = self._store.require(self._row.name)
         given = self._spec.reference_point
         reference = dict(given) if isinstance(given, dict) else row.reference_point
@@ -276,7 +275,8 @@ class Session:
             setup_of(self._spec, pool_spec, assembled.policy, Path(row.base_folder), reference, folder=self._folder),
             own_logging=self._own_logging,
         )
-        if _has_no_more_budget(row, setup):
+        ended_by_budget = row.state == "closed" and row.stop_reason in ENDS_BY_BUDGET and row.closed_by is not None
+        if ended_by_budget and not has_more(setup, row.closed_by):
             return None
         resume_state = load_resume_state(self._store, row.id, before_lease=lease_id, looked_at=setup.looked_at)
         if self._spec.checkpoints.max_gib is not None:
@@ -309,10 +309,3 @@ class Session:
             on_commit=self._on_commit,
             keeps_pool=True,
         )
-
-
-def _has_no_more_budget(row: StudyRow, setup: StudySetup) -> bool:
-    """Return whether the budget closed the study and no limit was raised since; False for studies of early versions."""
-    if row.state != "closed" or row.stop_reason not in ENDS_BY_BUDGET or row.closed_by is None:
-        return False
-    return not has_more(setup, row.closed_by)

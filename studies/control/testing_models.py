@@ -1,7 +1,7 @@
 """Measures the recommended model and the baselines on the test part when a study ends, in its open pool.
 
-The predictions of the recommended model are also described, even without a test part (`trainers.loop.epoch_metrics`).
-Saved models are measured without any training. The store gets `Confirmed` rows of 0 epochs and charges of kind `test`.
+The recommended model's predictions are also described, even without a test part (`trainers.loop.epoch_metrics`). The
+store gets `Confirmed` rows of 0 epochs and charges of kind `test`.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> Mapping[tuple[int, int], str]:
-    """Return the checkpoints of models to measure, by trial and epoch: the recommended model and the baselines."""
+    """Return the checkpoints to measure, by trial and epoch: the recommended model and baselines."""
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
     facts = [one.facts for one in record.started[recommended_point[0]].attempts]
     if not any(one.get("has_test_part") for one in facts):
@@ -42,7 +42,7 @@ def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> 
 
 
 def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
-    """Return a trial for each test; the trial loads a saved model and measures it on the test part without training."""
+    """Return a trial for each test, which measures a saved model without training."""
     taken = recommended(record)
     if taken is None or record.not_trained_here:
         return []
@@ -70,11 +70,8 @@ def test_models(
     warm: tuple[int, ...],
     most_nano_usd: int | None,
 ) -> None:
-    """Measure models on the free slots `warm` of an open pool, for at most `most_nano_usd`.
-
-    A failure is only logged, since the study has ended.
-    """
-    for event in pool.wait(0.0):  # events of the study's gangs are over
+    """Measure models on the free slots `warm` of an open pool, for at most `most_nano_usd`. Logs failures."""
+    for event in pool.wait(0.0):  # drop events of the study's gangs
         if isinstance(event, SlotsReady | SlotsLost):
             pool.post(event)
     ids = {number: record.started[number].id for number in {one.trial for one in specs}}

@@ -1,4 +1,4 @@
-"""Access tokens of the service, each for one user with a role. The store holds only their hashes."""
+"""Access tokens of the service, each for one user with a role. The store holds their hashes."""
 
 import hashlib
 import re
@@ -18,7 +18,7 @@ ROLES: tuple[Role, ...] = ("viewer", "member", "admin")
 PREFIX = "automl_"  # token prefix, so that secret scanners can detect leaked tokens
 USER_PATTERN = r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,99}"  # allowed user names
 PROJECT_PATTERN = r"[A-Za-z0-9_-]{1,60}"
-"""Allowed project names. A project is a folder, and its name is the part of its studies' names before the first dot."""
+"""Allowed project names. A project is a folder; its studies' names begin with its name and a dot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class Identity:
 
     @property
     def is_admin(self) -> bool:
-        """Return whether the user may read and change everything."""
+        """Return whether the user is an admin."""
         return self.role == "admin"
 
     def sees(self, project: str) -> bool:
@@ -42,7 +42,7 @@ class Identity:
 
 
 class LastAdminError(StoreError):
-    """The only valid token of an admin cannot be revoked: nobody could create tokens afterwards."""
+    """The only valid token of an admin cannot be revoked: nobody could create tokens then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,14 +61,14 @@ class TokenLine:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 hash of a token. A token has 256 random bits, so a slow hash is unnecessary."""
+    """Return the SHA-256 hash of a token, whose 256 random bits need no slow hash."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def create(
     store: Store, *, name: str, user: str, project: str, role: Role, days: float | None
 ) -> tuple[str, TokenLine]:
-    """Create a token for `days` days (None: forever), and store its hash. Raises StoreError for an invalid name."""
+    """Create a token for `days` days (None: forever). Raises StoreError for an invalid name."""
     if re.fullmatch(USER_PATTERN, user) is None:
         allowed = "letters, digits, - _ @ and ., at most 100 of them, no . in front"
         raise StoreError(f"user: {found(user, allowed)}")
@@ -90,7 +90,7 @@ def _made(store: Store, *, name: str, user: str, project: str, role: Role, days:
 
 
 def keep(store: Store, token: str, *, name: str, user: str, project: str, role: Role) -> None:
-    """Store a token that was made elsewhere, such as a cluster's secret, and revoke older tokens of its name."""
+    """Store a token made elsewhere, such as a cluster's secret, and revoke older tokens of its name."""
     if identify(store, token) is not None:
         return
     with store.engine.begin() as connection:
@@ -108,7 +108,7 @@ def identify(store: Store, token: str) -> Identity | None:
 
 
 def identify_session(store: Store, secret: str) -> Identity | None:
-    """Return the user of a browser session; None if the session or its token is unknown or has ended."""
+    """Return the user of a browser session; None if the session or its token is invalid."""
     return _identity(store, t.sessions.c.digest == digest_of(secret), is_session=True)
 
 
@@ -126,7 +126,7 @@ def _identity(store: Store, which: sa.ColumnElement[bool], *, is_session: bool =
 
 
 def begin_session(store: Store, token: str, seconds: float) -> str | None:
-    """Start a browser session of a token and return its secret, stored as a hash; None for an invalid token."""
+    """Start a browser session of a token and return its secret; None for an invalid token."""
     identity, secret = identify(store, token), secrets.token_urlsafe(32)
     if identity is None:
         return None
@@ -139,13 +139,13 @@ def begin_session(store: Store, token: str, seconds: float) -> str | None:
 
 
 def end_session(store: Store, secret: str) -> None:
-    """End the browser session with this secret, if it exists."""
+    """End the browser session with this secret."""
     with store.engine.begin() as connection:
         connection.execute(sa.delete(t.sessions).where(t.sessions.c.digest == digest_of(secret)))
 
 
 def lasts(store: Store, identity: Identity) -> bool:
-    """Return whether a request's token or session is still valid; True if the service uses no tokens."""
+    """Return whether a token or session is still valid; True if the service uses no tokens."""
     if identity.token_id is None:
         return True
     if identity.session_id is not None:
@@ -160,13 +160,13 @@ def listed(store: Store) -> list[TokenLine]:
 
 
 def any_made(store: Store) -> bool:
-    """Return whether any token was ever created, including expired and revoked tokens."""
+    """Return whether any token was ever created."""
     with store.snapshot() as connection:
         return connection.execute(sa.select(t.tokens.c.id).limit(1)).first() is not None
 
 
 def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
-    """Revoke a token. Raises StoreError for an unknown id; LastAdminError protects the last admin without `force`."""
+    """Revoke a token. Raises StoreError for an unknown id; without `force`, LastAdminError for the last admin."""
     if all(line.id != token_id for line in listed(store)):  # checked here, since the id may not fit the database's type
         raise StoreError(f"token: no token has the id {token_id}. `automl token list` lists the tokens")
     with store.engine.begin() as connection:
@@ -183,9 +183,9 @@ def revoke(store: Store, token_id: int, *, force: bool = False) -> TokenLine:
 
 
 def rotate(store: Store, token_id: int, *, days: float | None, grace_seconds: float) -> tuple[str, TokenLine]:
-    """Replace a token by a new token for `days` days (None: forever). The old token expires after `grace_seconds`.
+    """Return a new token for `days` days (None: forever). The old token expires after `grace_seconds`.
 
-    Raises StoreError if the old token is not valid.
+    Raises StoreError if the old token is invalid.
     """
     old = next((line for line in listed(store) if line.id == token_id), None)
     if old is None or not old.is_valid:

@@ -1,13 +1,13 @@
 """Money of users and projects: spent, reserved for running jobs, and available for the next job.
 
-A study never exceeds its budget, and a run of a job never exceeds a cap on the study's spending. The caps of running
-jobs and all other spending together never exceed the limit of a user or project. If a controller dies, its last seconds
-are not charged yet, so the run's cap counts until they are. A job that confirms another user's study is charged in that
-study's ledger, but paid by the job's user. A job whose run ended at its cap waits for enough money for an epoch.
+A study never exceeds its budget, and a run never exceeds its cap on the study's spending. The caps of running jobs and
+all other spending together never exceed the limit of a user or project. If a controller dies, the cap of its run counts
+until its last seconds are charged. A job that confirms another user's study is charged in that study's ledger, but paid
+by the job's user. A job whose run ended at its cap waits for enough money for an epoch.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from studies.queueing.jobs import Job
@@ -19,7 +19,7 @@ LEAST_SHARE = 0.01  # share of a job's requested money below which it waits: les
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """A limit on the total spending of a user or a project in all studies."""
+    """A limit on the total spending of a user or project."""
 
     kind: AccountKind
     name: str
@@ -30,11 +30,11 @@ class Account:
 
     @property
     def rest_nano_usd(self) -> int:
-        """Return the nano-dollars that are neither spent nor reserved, at least 0."""
+        """Nano-dollars neither spent nor reserved, at least 0."""
         return self._rest(self.promised_nano_usd)
 
     def rest_for(self, job: Job) -> int:
-        """Return the nano-dollars for a new run of the job, including the amount reserved for its earlier run."""
+        """Return the nano-dollars for a new run of the job, with the amount reserved for its earlier run."""
         return self._rest(self.promised_nano_usd - (job.promised_nano_usd or 0))
 
     def _rest(self, promised_nano_usd: int) -> int:
@@ -46,40 +46,32 @@ class Account:
         return f"{self.kind} {self.name}: ${spent:.4g} of ${self.limit_nano_usd / NANO:.4g} are spent{running}"
 
     def is_of(self, job: Job) -> bool:
-        """Return whether a job is paid from this account."""
+        """Return whether this account pays for a job."""
         return (job.user if self.kind == "user" else job.project) == self.name
 
 
 def account(kind: AccountKind, name: str, limit_nano_usd: int, jobs: Iterable[Job]) -> Account:
-    """Return an account, with the amounts that its jobs have spent and reserved."""
+    """Return an account, with its jobs' spending."""
     empty = Account(kind=kind, name=name, limit_nano_usd=limit_nano_usd, spent_nano_usd=0, promised_nano_usd=0)
-    spent, promised, has_unlimited = 0, 0, False
-    for job in jobs:
-        if not empty.is_of(job):
-            continue
-        spent += job.spent_nano_usd
-        has_unlimited |= job.promised_nano_usd is None
-        promised += job.promised_nano_usd or 0
-    return Account(
-        kind=kind,
-        name=name,
-        limit_nano_usd=limit_nano_usd,
-        spent_nano_usd=spent,
-        promised_nano_usd=promised,
-        has_unlimited=has_unlimited,
+    mine = [job for job in jobs if empty.is_of(job)]
+    return replace(
+        empty,
+        spent_nano_usd=sum(job.spent_nano_usd for job in mine),
+        promised_nano_usd=sum(job.promised_nano_usd or 0 for job in mine),
+        has_unlimited=any(job.promised_nano_usd is None for job in mine),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """The money that a job may spend in its next run."""
+    """Money for a job's next run."""
 
     cap_nano_usd: int | None  # limit on the study's spending up to the end of the run; None is no limit
     problem: str = ""  # reason why the job cannot start, in one line; empty if it can
 
 
 def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
-    """Return the money that a waiting job may spend in its next run, or the reason why it has to wait."""
+    """Return the money for a waiting job's next run, or the reason why it has to wait."""
     mine = [one for one in accounts if one.is_of(job)]
     caps = [job.ledger_nano_usd + one.rest_for(job) for one in mine]
     if job.limit_nano_usd is not None:
@@ -102,7 +94,7 @@ def allowance(job: Job, accounts: Sequence[Account]) -> Allowance:
 def overdrawn(running: Sequence[Job], accounts: Sequence[Account]) -> list[Job]:
     """Return running jobs that must stop because a limit was set or lowered after they started.
 
-    The jobs are queued again, with the money that the limit leaves. A run above its own cap is ending already.
+    They are queued again. A run above its own cap is ending already.
     """
     found = []
     for one in accounts:

@@ -1,4 +1,4 @@
-"""The job queue in the store: submits jobs, assigns them to workers and ends their runs, each in one transaction."""
+"""The job queue in the store: submits jobs, assigns them to workers and ends their runs."""
 
 import itertools
 import os
@@ -40,7 +40,7 @@ _STATES: Mapping[RunOutcome, JobState] = {
 
 
 def end_worker(connection: sa.Connection, worker_id: int) -> None:
-    """Record that a worker has ended, and return its running jobs to the queue."""
+    """End a worker, and return its running jobs to the queue."""
     for run_id in job_rows.open_runs_of(connection, worker_id):
         end_run(connection, run_id, "lost", "its worker has died or left; it continues on another worker")
     ended = sa.update(t.workers).where(t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
@@ -66,7 +66,6 @@ def end_run(connection: sa.Connection, run_id: int, outcome: RunOutcome, reason:
 
 
 def _deaths(connection: sa.Connection, job_id: int) -> int:
-    """Return how many of the job's latest runs, in a row, ended because the process died."""
     runs = sa.select(t.job_runs.c.outcome).where(t.job_runs.c.job_id == job_id, t.job_runs.c.ended_at.is_not(None))
     latest = connection.execute(runs.order_by(t.job_runs.c.id.desc()).limit(MOST_DEATHS)).scalars()
     return sum(1 for _ in itertools.takewhile(lambda outcome: outcome == "died", latest))
@@ -118,30 +117,30 @@ class JobQueue:
         return self.require(submission.study)
 
     def jobs(self, *, project: str | None = None, states: Sequence[JobState] | None = None) -> list[Job]:
-        """Return jobs, oldest first; with None, jobs of all projects or in all states."""
+        """Return jobs, oldest first; None means all projects or states."""
         with self.store.snapshot() as connection:
             return job_rows.load(connection, project=project, states=states)
 
     def find(self, study: str) -> Job | None:
-        """Return the job of a study; None if the study was not submitted."""
+        """Return the job of a study, or None."""
         with self.store.snapshot() as connection:
             return next(iter(job_rows.load(connection, study=study)), None)
 
     def require(self, study: str) -> Job:
-        """Return the job of a study. Raises StoreError if the study was not submitted."""
+        """Return the job of a study. Raises StoreError if it was not submitted."""
         job = self.find(study)
         if job is None:
             raise StoreError(f"study: {study!r} was not submitted. `automl queue` lists the submitted studies")
         return job
 
     def spec_of(self, job: Job) -> tuple[Mapping[str, Any], str]:
-        """Return the submitted spec of a job, and the folder from which its relative paths start."""
+        """Return a job's submitted spec, and the folder of its relative paths."""
         with self.store.snapshot() as connection:
             row = connection.execute(sa.select(t.jobs.c.spec, t.jobs.c.base_folder).where(t.jobs.c.id == job.id)).one()
         return row.spec, row.base_folder
 
     def ask(self, job: Job, what: JobRequest) -> Job:
-        """Stop, cancel or preempt a job; the worker of a running job does this later. Stopped jobs can be cancelled."""
+        """Stop, cancel or preempt a job; for a running job, its worker does so later."""
         with self._turn() as connection:
             state = connection.execute(sa.select(t.jobs.c.state).where(t.jobs.c.id == job.id)).scalar_one()
             values: dict[str, Any] = {}
@@ -157,7 +156,7 @@ class JobQueue:
     def queue_again(self, job: Job, *, limit_nano_usd: int | None) -> Job:
         """Queue an ended job again, with `limit_nano_usd` as its study's budget (None: no limit).
 
-        StoreError if the job has not ended or was deleted, or another job confirms its study: only one may charge it.
+        Raises StoreError if the job has not ended or was deleted, or while another job confirms its study.
         """
         with self._turn() as connection:
             job_rows.check_may_go_on(connection, job)
@@ -167,7 +166,7 @@ class JobQueue:
         return self.require(job.study)
 
     def check_may_go_on(self, job: Job) -> None:
-        """Raise `StoreError` if `queue_again` would refuse this job."""
+        """Raise StoreError if `queue_again` would refuse this job."""
         with self.store.snapshot() as connection:
             job_rows.check_may_go_on(connection, job)
 
@@ -180,7 +179,7 @@ class JobQueue:
     def settle_deleted(self, job: Job) -> None:
         """Mark a study's job and its confirming jobs as deleted; their costs remain in their accounts.
 
-        Call it before deleting the study. Raises StoreError, without any change, if one of these jobs has not ended.
+        Call it before deleting the study. Raises StoreError, without changes, if one of these jobs has not ended.
         """
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
@@ -190,7 +189,7 @@ class JobQueue:
                 connection.execute(sa.update(t.jobs).where(t.jobs.c.id == one.id).values(settled))
 
     def free_name(self, job: Job) -> None:
-        """Rename the jobs of a deleted study, so that another study can have its name."""
+        """Rename a deleted study's jobs, so that another study can have its name."""
         with self._turn() as connection:
             for one in job_rows.load_with_confirmations(connection, job.study):
                 if one.state == "deleted":
@@ -207,12 +206,12 @@ class JobQueue:
                 connection.execute(sa.insert(t.spending_limits).values(row))
 
     def accounts(self) -> list[Account]:
-        """Return all accounts, with the amounts spent and reserved."""
+        """Return all accounts."""
         with self.store.snapshot() as connection:
             return job_rows.load_accounts(connection, job_rows.load(connection))
 
     def register(self, name: str, *, device: str, slots: int) -> int:
-        """Record this process as a worker; returns the worker's id."""
+        """Register this process as a worker; returns its id."""
         pid = os.getpid()
         with self.store.engine.begin() as connection:
             now = clock_of(connection)
@@ -224,9 +223,9 @@ class JobQueue:
             return int(connection.execute(sa.insert(t.workers).values(row).returning(t.workers.c.id)).scalar_one())
 
     def beat(self, worker_id: int) -> tuple[float, dict[int, JobRequest | None]]:
-        """Renew a worker's heartbeat. Raises WorkerGoneError if it is too late and other workers have its jobs.
+        """Renew a worker's heartbeat. Raises WorkerGoneError if other workers have taken its jobs.
 
-        Returns the seconds since the last heartbeat, and users' requests to the worker's running jobs by the run's id.
+        Returns the seconds since the last heartbeat, and users' requests to the worker's jobs, by run id.
         """
         open_runs = sa.select(t.job_runs.c.id, t.jobs.c.request).join(t.jobs, t.jobs.c.id == t.job_runs.c.job_id)
         mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
@@ -235,7 +234,7 @@ class JobQueue:
             return gap_seconds, {row.id: row.request for row in connection.execute(open_runs.where(*mine))}
 
     def leave(self, worker_id: int) -> None:
-        """Record that a worker ended after its last run."""
+        """End a worker after its last run."""
         with self._turn() as connection:
             end_worker(connection, worker_id)
 
@@ -245,17 +244,17 @@ class JobQueue:
             return job_rows.load_workers(connection)
 
     def now(self) -> float:
-        """Return the database's time, in seconds since 1970."""
+        """Return the database's time in seconds since 1970."""
         with self.store.snapshot() as connection:
             return _now(connection)
 
     def take_turn(self, worker_id: int, slots: int, *, gives_up_silent: bool = True) -> Start | MakeRoom | Wait:
         """Return a worker's next step: start a job, make room, or wait. Raises WorkerGoneError if it counts as dead.
 
-        Dead workers' jobs return to the queue. With `gives_up_silent`, workers without a recent heartbeat count as
-        dead; switch it off after an outage of the store.
+        Dead workers' jobs return to the queue. Workers without a recent heartbeat count as dead; switch this off
+        (`gives_up_silent`) after an outage of the store.
         """
-        with self.store.snapshot() as connection:  # workers look every second, which must not make writers wait
+        with self.store.snapshot() as connection:  # workers ask every second, which must not delay writers
             turn, changes = self._turn_of(connection, worker_id, slots)
             if isinstance(turn, Wait) and not changes and not dead_workers(connection, silent=gives_up_silent):
                 return turn
@@ -278,7 +277,7 @@ class JobQueue:
     def _turn_of(
         self, connection: sa.Connection, worker_id: int, slots: int
     ) -> tuple[Start | MakeRoom | Wait, dict[int, dict[str, Any]]]:
-        """Return the worker's next step, and the columns to change, by job id."""
+        """Return the worker's next step, and columns to change, by job id."""
         jobs, accounts = job_rows.load_for_turn(connection)
         now = _now(connection)
         queued = [job for job in jobs if job.state == "queued"]
@@ -321,14 +320,14 @@ class JobQueue:
 
     @contextmanager
     def _turn(self) -> Iterator[sa.Connection]:
-        """Open a transaction during which no other worker can take a job."""
+        """Open a transaction in which no other worker can take a job."""
         with self.store.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_LOCK)))
             yield connection
 
     def waiting(self) -> list[Job]:
-        """Return the waiting jobs, in the order in which they will start."""
+        """Return waiting jobs, in the order of their starts."""
         with self.store.snapshot() as connection:
             now = _now(connection)
             queued = job_rows.load(connection, states=("queued",))
@@ -336,7 +335,7 @@ class JobQueue:
 
 
 def _without_worker(connection: sa.Connection, jobs: Sequence[Job]) -> dict[int, str]:
-    """Return reasons by job id, for the jobs that no living worker can run."""
+    """Return reasons by job id, for jobs that no living worker can run."""
     workers = job_rows.load_workers(connection) if jobs else []
     found = {job.id: no_worker_for(job, workers) for job in jobs}
     return {id_: f"waits for a worker: {problem}" for id_, problem in found.items() if problem}

@@ -34,13 +34,13 @@ _READ = [one for one in t.jobs.c if one.name not in {"spec", "base_folder"}]
 JOBS = sa.select(*_READ, *_RESOURCES, *_GANGS).order_by(t.jobs.c.id)
 """All jobs, oldest first; `device` and `cpus_per_rank` are NULL for ended jobs.
 
-`submitted_gangs` and `stored_gangs` are the parameter `world_size` in the submitted spec and in the study's spec, for
-open jobs that take all slots of their worker.
+`submitted_gangs` and `stored_gangs` are the parameter `world_size` of the submitted and of the study's spec, for open
+jobs that take all slots of their worker.
 """
 
 _OF_WORKER = (t.workers.c.name, t.workers.c.device)
 OPEN_RUNS = sa.select(t.job_runs, *_OF_WORKER).join(t.workers, t.workers.c.id == t.job_runs.c.worker_id).where(_OPEN)
-"""Runs that have not ended, with `name` and `device` of their worker."""
+"""Open runs, with `name` and `device` of their worker."""
 
 _LATEST_RUNS_OF_QUEUED = (
     sa.select(sa.func.max(t.job_runs.c.id))
@@ -51,7 +51,7 @@ _LATEST_RUNS_OF_QUEUED = (
 CAPS_THAT_ENDED_RUNS = sa.select(t.job_runs.c.job_id, t.job_runs.c.cap_nano_usd).where(
     t.job_runs.c.id.in_(_LATEST_RUNS_OF_QUEUED), t.job_runs.c.outcome == "capped"
 )
-"""Caps of the latest runs of waiting jobs, where the cap ended the run."""
+"""Caps that ended the latest run of waiting jobs."""
 
 _LEFT_POOLS = (
     t.leases.c.pool_opened_at.is_not(None),
@@ -69,9 +69,7 @@ LEFT_RUNS = (
     # Later leases belong to a command that a user ran, not to the ended job.
     .where(t.leases.c.acquired_at < t.job_runs.c.ended_at)
 )
-"""Latest ended runs whose study's pool was opened before and not closed, with the worker's `name` and `device` and
-`study_id`.
-"""
+"""Latest ended runs whose study's pool is still open, with `study_id`, and `name` and `device` of the worker."""
 
 LOOK = (
     sa.select(
@@ -84,7 +82,7 @@ LOOK = (
     .outerjoin(t.studies, t.studies.c.name == t.jobs.c.study)
     .where(t.jobs.c.study == sa.bindparam("study"))
 )  # fmt: skip
-"""Columns that change with the status of the job of `study`, without reading its ledger."""
+"""Status of the job of `study`, without reading its ledger."""
 
 
 ALL_REVISIONS = sa.select(t.studies.c.id, t.studies.c.uid, t.studies.c.name, t.studies.c.revision)
@@ -104,7 +102,7 @@ def _charges_of_jobs(*, of_some: bool) -> sa.Select[Any]:
 
 
 ALL_CHARGES = _charges_of_jobs(of_some=False)
-"""Sums of charges in nano-dollars, by study id and confirming job (NULL for the study's own job)."""
+"""Sums of charges in nano-dollars, by study id and confirming job (NULL: the study's own job)."""
 CHARGES_OF = _charges_of_jobs(of_some=True)  # sums as in `ALL_CHARGES`, for the studies `study_ids`
 
 
@@ -113,7 +111,7 @@ MOST_NAMED = 500  # largest number of studies that a query names; for more studi
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """Sums of a study's charges up to one revision, in nano-dollars, by confirming job (None: the study's own job)."""
+    """Sums of a study's charges at a revision, in nano-dollars, by confirming job (None: its own job)."""
 
     revision: int
     by_job: tuple[tuple[int | None, int], ...]
@@ -123,9 +121,9 @@ _remembered: WeakKeyDictionary[sa.Engine, dict[str, _Summed]] = WeakKeyDictionar
 
 
 def ledger_sums(connection: sa.Connection, studies: Collection[str] | None) -> list[tuple[str, int | None, int]]:
-    """Return sums of charges as (study, confirming job or None, nano-dollars); with `studies` None, of all studies."""
+    """Return sums of charges as (study, confirming job or None, nano-dollars); `studies` None means all."""
     known = _remembered.setdefault(connection.engine, {})  # other threads change it, too
-    # Revisions are read before sums: charges committed in between are summed again next time.
+    # Read revisions before sums: charges committed in between are summed again next time.
     rows = _rows(connection, studies)
     sums = {row.uid: one for row in rows if (one := known.get(row.uid)) and one.revision == row.revision}
     changed = [row for row in rows if row.uid not in sums]
@@ -166,7 +164,7 @@ def load(
     states: Sequence[JobState] | None = None,
     study: str | None = None,
 ) -> list[Job]:
-    """Return jobs with their spending and current runs, oldest first. None means all projects, states or studies."""
+    """Return jobs, oldest first; None means all projects, states or studies."""
     query = JOBS
     if project is not None:
         query = query.where(t.jobs.c.project == project)
@@ -184,7 +182,7 @@ def load(
 
 
 def load_for_turn(connection: sa.Connection) -> tuple[list[Job], list[Account]]:
-    """Return unfinished jobs, oldest first, and all accounts. Reads fewer charges if no limit is set."""
+    """Return unfinished jobs, oldest first, and all accounts."""
     if connection.execute(sa.select(t.spending_limits.c.id).limit(1)).first() is None:
         return load(connection, states=_UNDER_WAY), []
     jobs = load(connection)
@@ -197,17 +195,17 @@ def names(connection: sa.Connection, project: str) -> frozenset[str]:
 
 
 def look(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
-    """Return the columns that change with a job's status; None without a job. Fast, since it reads no charges.
+    """Return a job's status quickly, without reading charges; None without a job.
 
-    The columns are `project`, then state, reason, request, priority and limit of the job, the id of its current run,
-    and revision and state of its study (None before its start).
+    Columns: project, state, reason, request, priority and limit of the job, the id of its current run, and revision and
+    state of its study (None before its start).
     """
     row: Any = connection.execute(LOOK, {"study": study}).first()
     return row  # type: ignore[no-any-return]
 
 
 def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
-    """Return the job of a study, and all jobs that confirm or confirmed the study."""
+    """Return a study's job and all its confirming jobs."""
     prefix = study + CONFIRM_MARK  # not LIKE, which ignores case in SQLite
     is_of_it = sa.func.substr(t.jobs.c.study, 1, len(prefix)) == prefix
     names = sa.select(t.jobs.c.study).where(t.jobs.c.kind == "confirm", is_of_it)
@@ -218,13 +216,13 @@ def load_with_confirmations(connection: sa.Connection, study: str) -> list[Job]:
 
 
 def load_accounts(connection: sa.Connection, jobs: Sequence[Job]) -> list[Account]:
-    """Return an account for each limit on spending."""
+    """Return an account for each spending limit."""
     limits = sa.select(t.spending_limits).order_by(t.spending_limits.c.kind, t.spending_limits.c.name)
     return [account(row.kind, row.name, row.nano_usd, jobs) for row in connection.execute(limits)]
 
 
 def load_stays(connection: sa.Connection, now: float) -> list[Stay]:
-    """Return the times during which users recently held workers' slots, as of `now` (seconds since 1970)."""
+    """Return the recent times during which users held slots; `now` is in seconds since 1970."""
     since = now - REMEMBERED_HALF_LIVES * HALF_LIFE_SECONDS
     r = t.job_runs.c
     query = sa.select(t.jobs.c.user, r.slot_numbers, r.started_at, r.ended_at).join(t.jobs, t.jobs.c.id == r.job_id)
@@ -245,9 +243,9 @@ def load_workers(connection: sa.Connection) -> list[WorkerLine]:
 
 
 def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Room]:
-    """Return slots of other living workers whose jobs were asked to stop, or ended after `since`.
+    """Return slots of other living workers whose jobs were asked to stop, or ended after `since` (seconds since 1970).
 
-    Slots that became free before `since` (seconds since 1970) do not count, because every worker has had a turn since.
+    Slots freed earlier do not count: every worker has had a turn since.
     """
     w, r = t.workers.c, t.job_runs.c
     alive = (w.ended_at.is_(None), w.expires_at > clock_of(connection), w.id != besides)
@@ -267,7 +265,7 @@ def load_rooms(connection: sa.Connection, besides: int, since: float) -> list[Ro
 
 
 def open_runs_of(connection: sa.Connection, worker_id: int) -> list[int]:
-    """Return the ids of a worker's runs that have not ended."""
+    """Return the ids of a worker's open runs."""
     mine = (t.job_runs.c.worker_id == worker_id, t.job_runs.c.ended_at.is_(None))
     return list(connection.execute(sa.select(t.job_runs.c.id).where(*mine)).scalars())
 
@@ -291,7 +289,7 @@ def _charges(connection: sa.Connection, studies: set[str] | None) -> _Charges:
 
 
 def left_studies(connection: sa.Connection) -> list[int]:
-    """Return the ids of studies whose job has ended while their pool is still recorded as open."""
+    """Return the ids of studies whose job has ended but whose pool is recorded as open."""
     return sorted({row.study_id for row in connection.execute(LEFT_RUNS)})
 
 
@@ -328,7 +326,7 @@ def check_may_go_on(connection: sa.Connection, job: Job) -> None:
 
 
 def _state_of(connection: sa.Connection, job: Job) -> JobState:
-    """Return a job's state; "deleted" also if an earlier version deleted the study without marking the job."""
+    """Return a job's state; "deleted" also if an earlier version deleted only the study."""
     there = sa.exists().where(t.studies.c.name == t.jobs.c.study)
     row = connection.execute(
         sa.select(t.jobs.c.state, t.jobs.c.spent_nano_usd, there.label("there")).where(t.jobs.c.id == job.id)

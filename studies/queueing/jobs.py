@@ -22,26 +22,26 @@ JobRequest = Literal["stop", "cancel", "preempt"]
 RunOutcome = Literal["done", "stopped", "failed", "cancelled", "preempted", "lost", "died", "capped"]
 
 ENDED: frozenset[JobState] = frozenset({"done", "stopped", "failed", "cancelled"})
-"""States from which a job can be queued again; a deleted job cannot, since its ledger is gone."""
+"""States from which a job can be queued again."""
 OVER: frozenset[JobState] = ENDED | {"deleted"}
-"""Final states. A job can be deleted from each of them, also again after a deletion that broke off."""
+"""Final states, in which a job can be deleted, also again after an interrupted deletion."""
 GOES_BACK: frozenset[RunOutcome] = frozenset({"preempted", "lost", "died", "capped"})
 """Outcomes of runs after which the job waits for its next turn."""
 
 MOST_DEATHS = 3  # number of consecutive deaths of a job's process after which the job has failed
 
 CONFIRM_MARK = ":confirm-"
-"""Separator of study name and number in the name of a confirming job; no study's name has a colon."""
+"""Separator of study name and number in a confirming job's name; study names have no colon."""
 
 MOST_NAME_CHARS = 85
-"""Longest name of a submitted study: the column takes 100 characters, and confirming jobs have longer names."""
+"""Longest name of a submitted study: names of its confirming jobs are longer, up to 100 characters."""
 
 MOST_PRIORITY = 100  # largest absolute value of a priority; 0 is the default
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of a job on a worker. Times are the database's, in seconds since 1970."""
+    """A run of a job on a worker. Times are the database's, in seconds since 1970."""
 
     id: int
     worker: str
@@ -55,10 +55,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A study, or another task such as a confirmation, that a user submitted to the team's queue.
+    """A study, a training or a confirmation that a user submitted to the team's queue.
 
     A job without `slots` takes a whole worker, which must have `least_slots` slots: the largest world size in its
-    space. `least_slots` is 1 while the space is the task's own and unknown; the first run keeps world sizes that fit.
+    space, or 1 for the task's own space. The first run keeps world sizes that fit.
     """
 
     id: int
@@ -86,22 +86,22 @@ class Job:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the deletion is complete and the name is free. An interrupted deletion can be repeated."""
+        """Return whether the deletion is complete and the name is free."""
         return self.state == "deleted" and self.study == deleted_name(self)
 
     @property
     def confirms(self) -> str:
-        """Return the name of the study that the job confirms; empty for jobs of other kinds."""
+        """Name of the study that the job confirms; empty for other kinds."""
         return self.study.rpartition(CONFIRM_MARK)[0] if self.kind == "confirm" else ""
 
     @property
     def ledger_nano_usd(self) -> int:
-        """Return the total cost of the job's study; the study's budget and the caps of runs limit this sum."""
+        """Total cost of the job's study, which budget and caps limit."""
         return self.spent_nano_usd + self.confirmed_nano_usd
 
     @property
     def promised_nano_usd(self) -> int | None:
-        """Return the nano-dollars that the job's run may still charge; None is no limit."""
+        """Nano-dollars that the job's run may still charge; None is no limit."""
         run = self.run or self.left_run
         if run is None:
             return 0
@@ -112,13 +112,13 @@ _MOST_STEM = 80  # longest part of the study's name in the name of a deleted job
 
 
 def deleted_name(job: Job) -> str:
-    """Return the new name of a deleted job, so that another study can have its name."""
+    """Return the new name of a deleted job, which frees its old name."""
     return f"{job.study.partition(':')[0][:_MOST_STEM]}:deleted-{job.id}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLine:
-    """A living worker, as `automl queue` shows it; its device is "cpu" or "cuda"."""
+    """A living worker; its device is "cpu" or "cuda"."""
 
     name: str
     host: str
@@ -129,13 +129,13 @@ class WorkerLine:
 
 
 def largest_gang(form: object) -> int:
-    """Return the largest world size that a space allows, from its stored parameter (None: one rank)."""
+    """Return the largest world size of a space, from its stored parameter (None: 1)."""
     if not isinstance(form, Mapping):
         return 1
     plain = {name: value for name, value in form.items() if name != "when"}  # without the parameter, trials have 1 rank
     try:
         parameter = Space.from_dict({"world_size": plain}).parameter("world_size")
-    except SpaceError:  # a spec that no run accepts: the first run reports the error
+    except SpaceError:  # the first run reports the error
         return 1
     if isinstance(parameter, Categorical):
         return max((choice for choice in parameter.choices if isinstance(choice, int)), default=1)
@@ -143,34 +143,34 @@ def largest_gang(form: object) -> int:
 
 
 def needed(job: Job, device: str) -> int:
-    """Return how many slots a worker with this device ("cpu" or "cuda") needs to run a job."""
+    """Return how many slots of a "cpu" or "cuda" worker a job needs."""
     return (job.least_slots if job.slots is None else job.slots) * _worker_slots_each(job, device)
 
 
 def wanted(job: Job, slots: int, device: str) -> int:
-    """Return how many slots a job takes on a worker with `slots` slots of this device."""
+    """Return how many slots a job takes on a worker with `slots` slots."""
     return slots if job.slots is None else needed(job, device)
 
 
 def study_slots(job: Job) -> int:
-    """Return how many slots the job's study has in its current run."""
+    """Return the number of slots of the job's study in its current run."""
     if job.run is None:
         return 1
     return max(len(job.run.slot_numbers) // _worker_slots_each(job, job.run.device), 1)
 
 
 def _worker_slots_each(job: Job, device: str) -> int:
-    """Return how many of a worker's slots make one slot of the study: one GPU, or all CPUs of a rank."""
+    """Return the worker's slots per slot of the study: one GPU, or all CPUs of a rank."""
     return 1 if "cuda" in {device, job.device} else job.cpus_per_rank
 
 
 def can_run(job: Job, slots: int, device: str) -> bool:
-    """Return whether a worker with this device and number of slots can run a job once all its slots are free."""
+    """Return whether a worker can run a job once all its slots are free."""
     return needed(job, device) <= slots and (job.device != "cuda" or device == "cuda")
 
 
 def no_worker_for(job: Job, workers: Sequence[WorkerLine]) -> str:
-    """Return the reason why no living worker can run a job; empty if a worker can."""
+    """Return why no living worker can run a job; empty if a worker can."""
     if not workers:
         return "no worker is alive"
     device = "cpu" if any(line.device == "cpu" for line in workers) else "cuda"

@@ -1,8 +1,8 @@
 """Decides a worker's next step: start a job, stop running jobs to make room, or wait. Without I/O and clock.
 
 Jobs are ordered by priority, then by their users' recent usage, then by age. A worker keeps free slots for the first
-job that it can run, since smaller jobs would otherwise always take them. Running jobs of lower priority, the latest
-first, stop with a checkpoint to make room for it, on one worker only, and lose no training.
+job that it can run, since smaller jobs would otherwise always take them. On one worker, running jobs of lower priority
+stop with a checkpoint to make room for it, the latest first.
 """
 
 import math
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 3.0  # seconds that a job waits for room elsewhere before run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """A job starts on these slots of the worker."""
+    """Start a job on these slots of the worker."""
 
     job: Job
     slot_numbers: tuple[int, ...]
@@ -24,7 +24,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeRoom:
-    """Running jobs must stop with a checkpoint to free slots for `job`, which has a higher priority."""
+    """Stop running jobs with a checkpoint to free slots for `job`, which has a higher priority."""
 
     job: Job
     displaced: tuple[Job, ...]
@@ -32,7 +32,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Slots of another worker that are free or will soon be free; the worker's device is "cpu" or "cuda"."""
+    """Slots of another worker that are free or will soon be free; the device is "cpu" or "cuda"."""
 
     slots: int
     worker_slots: int
@@ -41,13 +41,13 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """No job can start; `job` is the next in line, or None if this worker can run none of the waiting jobs."""
+    """No job can start; `job` is the next that this worker can run, or None."""
 
     job: Job | None = None
 
 
 def in_order(queued: Sequence[Job], used: Mapping[str, float]) -> list[Job]:
-    """Return waiting jobs in the order in which they will start; `used` has recent slot-seconds by user."""
+    """Return waiting jobs in the order of their starts; `used` has recent slot-seconds by user."""
     return sorted(queued, key=lambda job: (-job.priority, used.get(job.user, 0.0), job.queued_at, job.id))
 
 
@@ -61,7 +61,7 @@ def next_turn(
     device: str = "cuda",
     rooms: Sequence[Room] = (),
 ) -> Start | MakeRoom | Wait:
-    """Return a worker's next step. `used` has recent slot-seconds by user; GPU workers ("cuda") also run CPU jobs."""
+    """Return a worker's next step. `used` has recent slot-seconds by user; GPU workers also run CPU jobs."""
     taken = {number for job in running if job.run is not None for number in job.run.slot_numbers}
     free = [number for number in range(slots) if number not in taken]
     line = in_order(queued, used)
@@ -80,7 +80,7 @@ def next_turn(
 
 
 def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
-    """Return the ids of waiting jobs for which other workers will soon have enough free slots."""
+    """Return the ids of waiting jobs for which other workers soon have enough free slots."""
     left, expected = dict(enumerate(rooms)), set()
     for job in line:
         able = [number for number, room in left.items() if can_run(job, room.worker_slots, room.device)]
@@ -96,7 +96,7 @@ def _expected_elsewhere(line: Sequence[Job], rooms: Sequence[Room]) -> set[int]:
 
 
 def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ...]:
-    """Return the running jobs to stop for the job `head`, without jobs that were asked to stop earlier."""
+    """Return running jobs to stop for the job `head`, without jobs asked to stop earlier."""
     lower = [job for job in running if job.run is not None and job.priority < head.priority]
     lower.sort(key=lambda job: (job.request is None, job.priority, -(job.run.started_at if job.run else 0.0)))
     chosen = []
@@ -110,12 +110,12 @@ def _displaced(head: Job, running: Sequence[Job], missing: int) -> tuple[Job, ..
 
 HALF_LIFE_SECONDS = 86_400.0  # half-life with which past slot-seconds lose weight
 EXPECTED_SECONDS = 60.0
-"""Seconds charged ahead for a slot in use, so that each user gets some slots when jobs start together."""
+"""Seconds charged ahead for a slot in use, so that each user gets slots when jobs start together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stay:
-    """A time during which a user held slots, in seconds since 1970; `until` is None while the user still holds them."""
+    """Time during which a user held slots, in seconds since 1970; `until` is None until the end."""
 
     user: str
     slots: int
@@ -124,7 +124,7 @@ class Stay:
 
 
 def usage(stays: Iterable[Stay], now: float) -> Mapping[str, float]:
-    """Return recent slot-seconds by user, with less weight for older use, plus the expected use of running jobs.
+    """Return recent slot-seconds by user, with less weight for older use, plus `EXPECTED_SECONDS` for slots in use.
 
     Use from time a to b of s slots counts s times the integral of 2^(-(now - t) / half-life) over t from a to b.
     """

@@ -16,11 +16,11 @@ EXPIRY_SECONDS = 10.0  # time without a heartbeat after which a worker counts as
 
 
 class WorkerGoneError(StoreError):
-    """The worker did not renew its heartbeat in time, so other workers have taken over its jobs."""
+    """The worker's heartbeat came too late, so other workers have taken over its jobs."""
 
 
 def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
-    """Return and lock a worker's row, with `now` and `has_run_out`. Raises WorkerGoneError if it counts as dead."""
+    """Lock and return a worker's row, with `now` and `has_run_out`. Raises WorkerGoneError if it counts as dead."""
     mine = (t.workers.c.id == worker_id, t.workers.c.ended_at.is_(None))
     query = sa.select(t.workers, clock_of(connection).label("now"), _has_run_out(connection)).where(*mine)
     row = connection.execute(query.with_for_update()).first()
@@ -30,7 +30,7 @@ def living(connection: sa.Connection, worker_id: int) -> sa.Row[Any]:
 
 
 def renew(connection: sa.Connection, worker_id: int) -> float:
-    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it came too late."""
+    """Renew a worker's heartbeat; returns the seconds since the last. Raises WorkerGoneError if it is too late."""
     worker = living(connection, worker_id)
     mine = sa.update(t.workers).where(t.workers.c.id == worker_id)
     connection.execute(mine.values(expires_at=worker.now + EXPIRY_SECONDS))
@@ -56,7 +56,7 @@ WorkerFate = Literal["frozen", "gone", "silent"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentWorker:
-    """A worker whose heartbeat expired although it has not left the queue."""
+    """A worker whose heartbeat expired before it left the queue."""
 
     name: str
     host: str
@@ -68,7 +68,7 @@ class SilentWorker:
 
 
 def silent_workers(store: Store) -> list[SilentWorker]:
-    """Return workers without a heartbeat, oldest first; without dead workers, except frozen processes here."""
+    """Return workers without a heartbeat, oldest first; ended workers only if their process here is frozen."""
     w = t.workers.c
     with store.snapshot() as connection:
         now = clock_of(connection)
@@ -76,7 +76,7 @@ def silent_workers(store: Store) -> list[SilentWorker]:
         rows = connection.execute(sa.select(t.workers, silent).order_by(w.id)).all()
         held = _held(connection)
     latest = {(row.process_space, row.host, row.pid, row.process_started_at): row for row in rows}
-    found = [(row, _fate(row)) for row in latest.values()]  # a worker that counted as dead joins again in a new row
+    found = [(row, _fate(row)) for row in latest.values()]  # a worker that counted as dead gets a new row
     return [
         of_row(SilentWorker, row, fate=fate, silent_seconds=max(row.silent_seconds, 0.0), studies=tuple(held[row.id]))
         for row, fate in found
@@ -93,7 +93,6 @@ def _held(connection: sa.Connection) -> dict[int, list[str]]:
 
 
 def _fate(row: sa.Row[Any]) -> WorkerFate | None:
-    """Return whether a worker is "frozen", "gone" or "silent"; None if it answers or has left."""
     process = (row.process_space, row.pid, row.process_started_at)
     if processes.is_known_stopped(*process):
         return "frozen"

@@ -36,12 +36,12 @@ from trainers.protocol import ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
-"""Largest growth of the hypervolume that is shown as a number, in percent: the estimate holds for small steps only."""
+"""Largest growth of the hypervolume shown as a number: the estimate holds for small steps only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontPoint:
-    """A complete trial that keeps all constraints and that no other complete trial dominates."""
+    """A feasible complete trial that no feasible complete trial dominates."""
 
     trial: int
     values: Mapping[str, float]
@@ -50,7 +50,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivePoint:
-    """A saved epoch that keeps all constraints and that no other saved epoch of any trial dominates."""
+    """A feasible saved epoch that no feasible saved epoch of any trial dominates."""
 
     trial: int
     epoch: int
@@ -61,14 +61,14 @@ class ArchivePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """The hypervolume of the best models after the search had cost `cost_usd` dollars."""
+    """Hypervolume of the archive after the search had cost `cost_usd` dollars."""
 
     cost_usd: float
     hypervolume: float
 
 
 def front(study: StudyRecord) -> list[FrontPoint]:
-    """Return the non-dominated feasible complete trials, sorted by number. Equal trials are all returned."""
+    """Return the front, sorted by number, including all equal trials."""
     found: list[TrialRecord] = []
     points: list[pareto.Point] = []
     for trial in study.started:
@@ -82,9 +82,9 @@ def front(study: StudyRecord) -> list[FrontPoint]:
 
 
 def archive(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the best models: the non-dominated feasible saved epochs of all trials, by trial and epoch.
+    """Return the archive, sorted by trial and epoch.
 
-    Of epochs with equal objectives, the earliest with a saved model counts, since a controller keeps the first model.
+    Of epochs with equal objectives, the earliest with a saved model counts.
     """
     candidates = sorted(milestones(study), key=lambda one: (one[1].checkpoint is None, one[1].measured_at))
     kept = (candidates[i] for i in pareto.archive([values for _, _, values in candidates]))
@@ -101,7 +101,7 @@ def archive(study: StudyRecord) -> list[ArchivePoint]:
 
 
 def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
-    """Return how the best models' hypervolume grew with the search's dollars; empty without a reference point."""
+    """Return how the archive's hypervolume grew with the search's dollars; empty without a reference point."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -109,14 +109,18 @@ def hypervolume_curve(study: StudyRecord) -> list[CurvePoint]:
     curve = [CurvePoint(cost_usd=0.0, hypervolume=0.0)]
     archived: list[pareto.Point] = []
     for spent, values in _milestones_bought(study):
-        archived = _grown(archived, values, bound, spent, curve)
+        grown = pareto.grown(archived, values)
+        if grown is not None:
+            archived, volume = grown, pareto.hypervolume(grown, bound)
+            if volume > curve[-1].hypervolume:
+                curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
     return [*curve, CurvePoint(cost_usd=_search_nano_usd(study) / NANO, hypervolume=curve[-1].hypervolume)]
 
 
 def last_quarter(study: StudyRecord) -> tuple[float | None, float] | None:
-    """Return the best value of the judged objective after three quarters of the search's dollars, and at the end.
+    """Return the best value of `judged_objective` after three quarters of the search's dollars, and at the end.
 
-    The first value is None if no epoch was feasible by then; the result if none was at the end, or nothing was paid.
+    The first value is None if no epoch was feasible by then. The result is None without feasible epochs or charges.
     """
     judged = judged_objective(study.objectives)
     column, total = study.objectives.index(judged), _search_nano_usd(study)
@@ -132,9 +136,8 @@ def _search_nano_usd(study: StudyRecord) -> int:
 
 
 def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]:
-    """Yield, in order of time, the search's nano-dollars and signed objectives at each feasible saved epoch."""
-    # Confirmations are left out, since they add no milestone. A milestone counts once the trial's start and train
-    # charges reach the milestone's `cost_usd`, or at the end.
+    """Yield the search's nano-dollars and signed objectives at each feasible saved epoch, in order of time."""
+    # A milestone counts once its trial's start and train charges reach its `cost_usd`, or at the end.
     waiting: dict[int, list[tuple[int, pareto.Point]]] = {}
     for trial, epoch, values in milestones(study):
         waiting.setdefault(trial.number or 0, []).append((_paid_by(trial, epoch), values))
@@ -152,33 +155,20 @@ def _milestones_bought(study: StudyRecord) -> Iterator[tuple[int, pareto.Point]]
 
 
 def _paid_by(trial: TrialRecord, epoch: EpochRecord) -> int:
-    """Return the nano-dollars that the trial's starts and epochs had cost at the end of an epoch."""
+    """Return the cost of a trial's starts and epochs up to an epoch, in nano-dollars."""
     cost = epoch.metrics.get("cost_usd", math.nan)
     if math.isfinite(cost):
         return round(cost * NANO)
     return sum(e.cost_nano_usd for e in trial.epochs if e.epoch <= epoch.epoch)
 
 
-def _grown(
-    archived: list[pareto.Point], new: pareto.Point, bound: Sequence[float], spent: int, curve: list[CurvePoint]
-) -> list[pareto.Point]:
-    """Return the best points after adding `new`. Extends the curve if the hypervolume grows."""
-    grown = pareto.grown(archived, new)
-    if grown is None:
-        return archived
-    volume = pareto.hypervolume(grown, bound)
-    if volume > curve[-1].hypervolume:
-        curve.append(CurvePoint(cost_usd=spent / NANO, hypervolume=volume))
-    return grown
-
-
 def money_by_kind(study: StudyRecord) -> dict[str, float]:
-    """Return dollars by kind of charge, including kinds with 0 dollars. Their sum is the study's cost."""
+    """Return dollars by kind of charge, including kinds without charges."""
     return dict.fromkeys(CHARGE_KINDS, 0.0) | _summed((charge.kind, charge) for charge in study.charges)
 
 
 def money_by_outcome(study: StudyRecord) -> dict[str, float]:
-    """Return dollars by the state of the trial that caused them, and overhead by kind; the sum is the study's cost."""
+    """Return dollars by the state of the charged trial, and overhead by kind."""
     states = {t.number: t.state for t in study.started}
 
     def outcome(charge: ChargeRecord) -> str:
@@ -196,15 +186,15 @@ def _summed(charges: Iterable[tuple[str, ChargeRecord]]) -> dict[str, float]:
 
 
 def next_10_usd_percents(study: StudyRecord) -> list[float]:
-    """Return how much more hypervolume ten more dollars were expected to buy at each decision, in percent."""
+    """Return the expected growth of the hypervolume by ten more dollars at each decision, in percent."""
     made = [d for trial in study.started for d in trial.decisions if d.numbers.get(NEXT_10_USD_PERCENT) is not None]
     return [float(d.numbers[NEXT_10_USD_PERCENT] or 0.0) for d in sorted(made, key=lambda d: d.decided_at)]
 
 
 def next_10_usd_percent(study: StudyRecord) -> float | None:
-    """Return how much more hypervolume ten more dollars would buy, in percent: the median of latest estimates.
+    """Return the expected growth of the hypervolume by ten more dollars, in percent: the median of latest estimates.
 
-    None if the search makes no estimate, or if slots are free: estimates are then for ten slot-hours, not dollars.
+    None without estimates, or if slots are free: estimates are then for ten slot-hours.
     """
     latest = next_10_usd_percents(study)[-WORTH_DECISIONS:]
     is_free = bool(study.charges) and study.charges[-1].usd_per_slot_hour == 0
@@ -212,18 +202,18 @@ def next_10_usd_percent(study: StudyRecord) -> float | None:
 
 
 def growth_in_words(percent: float) -> str:
-    """Return a growth of the hypervolume, such as `about 3.1 %`, or `more than 100 %` for all larger numbers."""
+    """Return a growth of the hypervolume as text, such as `about 3.1 %` or `more than 100 %`."""
     return f"more than {MOST_PERCENT:g} %" if percent > MOST_PERCENT else f"about {significant(percent, 2)} %"
 
 
 def earlier_names(study: StudyRecord) -> list[str]:
-    """Return the names of earlier studies whose trials this study learns from."""
+    """Return the names of earlier studies from which this study learns."""
     search = study.spec.get("search")
     return list(search.get("from_studies") or ()) if isinstance(search, Mapping) else []
 
 
 def summary(study: StudyRecord, *, report: str | None = None) -> dict[str, object]:
-    """Return the JSON of `launch --json` and `status --json`; NaN and infinity become None. `report` is a path."""
+    """Return the JSON of `launch --json` and `status --json`; `report` is a path."""
     states = [t.state for t in study.trials]
     document = {
         "study": study.name,
@@ -291,18 +281,14 @@ def _line(line: BudgetLine | None) -> dict[str, float | None]:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, object]]:
-    """Return the JSON of `trials --json`: a row for each started trial, sorted by number. NaN and infinity become None.
-
-    With constraints, rows also have the bounded metrics and whether all bounds are kept (None before the first epoch).
-    After confirmations, rows also have the confirmed results.
-    """
+    """Return the JSON of `trials --json`: a row for each started trial, sorted by number."""
     named = baseline_trials(study)
     rows = (trial_row(study, trial, named) for trial in study.started)
     return [{name: jsonable(value) for name, value in row.items()} for row in rows]
 
 
 def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) -> dict[str, object]:
-    """Return a trial's columns for tables of trials; `named` has the baselines' names by trial number."""
+    """Return a trial's columns for tables; `named` has the baselines' names by trial number."""
     row: dict[str, object] = {
         "trial": trial.number,
         "state": trial.state,
@@ -324,12 +310,12 @@ def trial_row(study: StudyRecord, trial: TrialRecord, named: Mapping[int, str]) 
 
 
 def measured_names(study: StudyRecord) -> list[str]:
-    """Return the metrics that tables show: objectives, then other metrics with constraints."""
+    """Return the metrics for tables: objectives, then other metrics with constraints."""
     return [column.metric for column in columns(study.objectives, study.constraints)]
 
 
 def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return the confirmed objectives of the trial's latest confirmed epoch in a flat mapping; empty before."""
+    """Return the latest confirmation of a trial in a flat mapping; {} if not confirmed."""
     found = confirmation_of(study, trial.number or 0)
     if found is None:
         return {}
@@ -341,7 +327,7 @@ def _confirmed(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def jsonable(value: object) -> object:
-    """Return a value as JSON data: NaN and infinity become None at any depth; unknown types become text."""
+    """Return a value as JSON data: NaN and infinity become None, unknown types text."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):
@@ -354,11 +340,11 @@ def jsonable(value: object) -> object:
 
 
 SUNK = frozenset({"cost_usd", "wall_seconds"})
-"""Objectives that are spent once a model is trained, so that they cannot speak against taking it."""
+"""Objectives that are spent once a model is trained, so they do not matter for choosing it."""
 
 
 def judged_objective(objectives: Sequence[Objective]) -> Objective:
-    """Return the first objective other than the training's cost, which is spent anyway; else the first objective."""
+    """Return the first objective that is not in `SUNK`, else the first objective."""
     return next((one for one in objectives if one.metric not in SUNK), objectives[0])
 
 
@@ -366,7 +352,7 @@ MOST_LISTED = 6  # most choices of one parameter that a sentence lists
 
 
 def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
-    """Return the choices that no started trial has, by parameter, for parameters that some trial has."""
+    """Return the choices that no trial has, by parameter, for parameters that some trial has."""
     form = study.spec.get("space")
     if not isinstance(form, Mapping):
         return {}
@@ -380,7 +366,7 @@ def never_tried(study: StudyRecord) -> dict[str, list[Value]]:
 
 
 def never_tried_in_words(study: StudyRecord) -> str:
-    """Return the choices that no trial has, such as `architecture 'residual'; optimizer 'sgd'`; empty if none."""
+    """Return `never_tried` as text, such as `architecture 'residual'; optimizer 'sgd'`."""
     return "; ".join(f"{name} {_listed(values)}" for name, values in never_tried(study).items())
 
 

@@ -1,4 +1,4 @@
-"""Baselines, to which a study's models are compared: trials that the spec names, and metrics known without training."""
+"""Baselines, to which models are compared: trials that the spec names, and known metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from studies.results.pareto import point
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """A baseline of a study, with the values that are known so far."""
+    """A baseline with the values known so far."""
 
     name: str
     values: Mapping[str, float]  # known objectives, in the spec's order; empty before the first epoch of its trial
@@ -23,47 +23,45 @@ class Baseline:
 
     @property
     def called(self) -> str:
-        """Return the baseline's name for users, with the word "unfinished" or "infeasible" if needed."""
+        """The baseline's name for users, with "unfinished" or "infeasible" if needed."""
         name = self.name if self.is_finished else f"{self.name}, unfinished"
         return f"{name}, infeasible" if self.broken else name
 
     @property
     def measured(self) -> Mapping[str, float]:
-        """Return the baseline's known objectives and other metrics with constraints."""
+        """Known objectives and other metrics with constraints."""
         return {**self.bounded, **self.values}
 
     @property
     def model(self) -> str:
-        """Return the baseline's model for commands, such as `0@15`; empty if it needs no training."""
+        """The baseline's model for commands, such as `0@15`; empty if it needs no training."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
     def plain(self) -> dict[str, Any]:
-        """Return the baseline as JSON data: `name`, `trial`, `epoch`, `values` and `finished`."""
+        """Return the baseline as JSON data."""
         plain = {"name": self.name, "trial": self.trial, "epoch": self.epoch, "values": dict(self.values)}
         return plain | {"finished": self.is_finished}
 
 
 class Configured(Protocol):
-    """A trial, either as stored or as a controller holds it."""
+    """A stored trial or a controller's trial."""
 
     @property
     def id(self) -> int:
-        """Return the id of the trial's row."""
-        ...
+        """Id of the trial's row."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Return the trial's parameters by name."""
-        ...
+        """Parameters by name."""
 
 
 T = TypeVar("T", bound=Configured)
 
 
 def trials_of(named: Sequence[Mapping[str, Any]], started: Iterable[T]) -> list[T | None]:
-    """Return for each baseline the started trial with its parameters and the lowest number; None if no trial has them.
+    """Return for each baseline the first trial with its parameters, or None.
 
-    Parameters that a baseline leaves open were drawn when its trial was suggested. Each trial has at most one baseline.
+    Trials may have more parameters than their baseline. Each trial belongs to at most one baseline.
     """
     fitting = [trial for trial in started if any(_has(trial, params) for params in named)]
     found: list[T | None] = []
@@ -80,7 +78,7 @@ def _has(trial: Configured, params: Mapping[str, Any]) -> bool:
 
 
 def baselines(study: StudyRecord) -> list[Baseline]:
-    """Return the baselines whose values are known, in the spec's order."""
+    """Return baselines with known values, in the spec's order."""
     found = []
     trials = _trials(study)
     for one in _named(study):
@@ -116,7 +114,7 @@ def _bounded(study: StudyRecord, metrics: Mapping[str, Any]) -> dict[str, float]
 
 
 def baseline_trials(study: StudyRecord) -> dict[int, str]:
-    """Return the names of the baselines by the number of their trial, including trials without measurements."""
+    """Return the baselines' names by trial number."""
     return {number: name for name, trial in _trials(study).items() if (number := trial.number) is not None}
 
 
@@ -132,7 +130,7 @@ def _named(study: StudyRecord) -> list[Mapping[str, Any]]:
 
 
 def _best_epoch(study: StudyRecord, trial: TrialRecord) -> EpochRecord | None:
-    """Return the baseline's best epoch in the first objective; saved and feasible epochs have priority."""
+    """Return a trial's best epoch in the first objective; saved and feasible epochs have priority."""
     measured = [epoch for epoch in trial.epochs if point(epoch, study.objectives) is not None]
     candidates = [epoch for epoch in measured if epoch.is_milestone] or measured[-1:]
     candidates = [epoch for epoch in candidates if is_feasible(epoch.metrics, study.constraints)] or candidates

@@ -1,4 +1,4 @@
-"""Results of confirmations: metrics of a model trained again with new seeds, on data that the search never saw."""
+"""Results of confirmations: metrics of models trained again with new seeds."""
 
 import math
 import statistics
@@ -12,16 +12,15 @@ from trainers.protocol import OUR_METRICS, STDERR, TEST_PREFIX, TEST_SAMPLES
 def confirmation_of(record: StudyRecord, trial: int, epoch: int | None = None) -> dict[str, Any] | None:
     """Return the measurements that confirm a model, by default of the latest confirmed epoch; None if not confirmed.
 
-    The keys are `epoch`; `seeds`, the number of seeds; `measured_on`, which is "test" if the task has a test part, else
-    "validation"; `epochs` of the shortest training; and `metrics`, each with its values, mean and standard deviation
-    (None for a single value).
+    Keys: `epoch`; `seeds`, the number of seeds; `measured_on`, "test" if the task has a test part, else "validation";
+    `epochs` of the shortest training; and `metrics`, each as in `spread`.
     """
     runs = confirmed_runs(record, trial, epoch)
     return confirmation_by(runs) if runs else None
 
 
 def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the measurements of one model after at least one training with a new seed."""
+    """Return `confirmation_of` a model from its trainings, at least one."""
     has_test = all(any(name.startswith(TEST_PREFIX) for name in one.metrics) for one in runs)
     told = [_of_part(without_errors(one.metrics), has_test=has_test) for one in runs]
     names = [name for name in told[0] if all(math.isfinite(one.get(name, math.nan)) for one in told)]
@@ -35,26 +34,26 @@ def confirmation_by(runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
 
 
 def confirmed_runs(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return the trainings that confirm a model of a trial, by default its latest confirmed epoch."""
+    """Return the trainings that confirm a model, by default the trial's latest confirmed epoch."""
     runs = [one for one in record.confirmations if one.trial == trial and epoch in {None, one.epoch}]
     latest = max(runs, key=lambda one: one.confirmed_at, default=None)
     return [one for one in runs if latest is not None and one.epoch == latest.epoch]
 
 
 def without_errors(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics except standard errors of other metrics."""
+    """Return metrics without standard errors."""
     return {name: value for name, value in metrics.items() if not name.endswith(STDERR)}
 
 
 def tested(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics measured on the test part, under the search's names for them."""
+    """Return metrics of the test part, without their prefix."""
     return {name.removeprefix(TEST_PREFIX): value for name, value in metrics.items() if name.startswith(TEST_PREFIX)}
 
 
 def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | None:
-    """Return a saved model's metrics on the test part, under the search's names for them; None if it was not tested.
+    """Return a saved model's metrics on the test part as in `tested`, measured at the study's end; None if not tested.
 
-    The metrics are measured at the end of a study. `test_samples` is the number of samples, if known.
+    `test_samples` is the number of samples, if known.
     """
     found = next((one.metrics for one in record.tests if (one.trial, one.epoch) == (trial, epoch)), None)
     if found is None:
@@ -63,13 +62,13 @@ def test_of(record: StudyRecord, trial: int, epoch: int) -> dict[str, float] | N
 
 
 def answers_of(record: StudyRecord, trial: int, epoch: int) -> Mapping[str, Any]:
-    """Return the description of a model's predictions for validation samples (`trainers.loop.epoch_metrics`), or {}."""
+    """Return the description of a model's predictions (`trainers.loop.epoch_metrics`), or {}."""
     found = (one.answers for one in record.tests if (one.trial, one.epoch) == (trial, epoch))
     return next(found, None) or {}
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Return a mapping with `mean`, `deviation` and `values`; the deviation of a single value is None."""
+    """Return `mean`, `deviation` (None for a single value) and `values`."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 

@@ -1,7 +1,7 @@
 """Constraints: bounds on metrics, how far metrics exceed them, and whether later epochs can still keep them.
 
-A saved epoch is feasible if its own metrics keep all bounds; metrics that add up count until that epoch. Only feasible
-saved epochs are among the best models and count for the hypervolume. A trial that violates a constraint has not failed.
+An epoch is feasible if its metrics keep all bounds; cumulative metrics count up to this epoch. Only feasible saved
+epochs belong to the archive and count for the hypervolume. A trial that violates a constraint has not failed.
 """
 
 import math
@@ -34,47 +34,47 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """Return the name of the bound in Optuna, such as `latency_ms max`."""
+        """Name of the bound in Optuna, such as `latency_ms max`."""
         return f"{self.metric} {self.side}"
 
     @property
     def in_words(self) -> str:
-        """Return the bound in words, such as `latency_ms at most 5`."""
+        """The bound in words, such as `latency_ms at most 5`."""
         return f"{self.metric} {'at least' if self.side == 'min' else 'at most'} {_shown(self.bound)}"
 
     @property
     def is_final(self) -> bool:
-        """Return whether a trial that violates the bound at one epoch violates it at all later epochs.
+        """Return whether a trial that violates the bound violates it at all later epochs.
 
-        Dollars, seconds and peak memory never fall, so their upper bounds are final. Size and latency never change.
+        Dollars, seconds and peak memory never fall; size and latency never change.
         """
         if self.metric in CUMULATIVE_METRICS or self.metric == "peak_memory_bytes":
             return self.side == "max"
         return self.metric in STATIC_METRICS
 
     def excess(self, value: float) -> float:
-        """Return how far a value exceeds the bound, in the metric's unit; 0 or negative if it keeps the bound."""
+        """Return how far a value exceeds the bound; 0 or negative if it keeps the bound."""
         if math.isnan(value):
             return math.inf
         return value - self.bound if self.side == "max" else self.bound - value
 
     def relative_excess(self, value: float) -> float:
-        """Return the excess as a fraction of the bound, so that excesses over several bounds can be added."""
+        """Return the excess as a fraction of the bound, so that excesses can be added."""
         return self.excess(value) / (abs(self.bound) or 1.0)
 
     def violated_by(self, value: float) -> str:
-        """Return the violation as a clause, such as `latency_ms was 6.2, above the constraint's max 5`."""
+        """Return the violation in words, such as `latency_ms was 6.2, above the constraint's max 5`."""
         where, (was, bound) = "above" if self.side == "max" else "below", self.told_apart(value)
         return f"{self.metric} was {was}, {where} the constraint's {self.side} {bound}"
 
     def told_apart(self, value: float) -> tuple[str, str]:
-        """Return a value and the bound as text, with at least six digits and enough digits to look different."""
+        """Return a value and the bound as text, with enough digits to look different."""
         pairs = [(_shown(value, digits), _shown(self.bound, digits)) for digits in range(6, 18)]
         return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def _shown(value: float, digits: int = 6) -> str:
-    """Return a number as text with `digits` digits; whole numbers are never rounded."""
+    """Return a number as text; never rounds whole numbers."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
@@ -93,13 +93,13 @@ def constraints_in(spec: Mapping[str, Any]) -> tuple[Constraint, ...]:
 
 
 def value_of(bound: Bound, metrics: Mapping[str, float | None]) -> float:
-    """Return the value of the bounded metric; NaN if it was not measured, which violates every bound."""
+    """Return the bounded metric; NaN, which violates every bound, if it was not measured."""
     value = metrics.get(bound.metric)
     return math.nan if value is None else float(value)
 
 
 def excesses(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> dict[str, float]:
-    """Return how far metrics exceed each bound, by the bound's name; 0 or negative where the bound is kept."""
+    """Return the excess over each bound, by the bound's name."""
     return {bound.name: bound.excess(value_of(bound, metrics)) for bound in bounds_of(constraints)}
 
 
@@ -114,17 +114,17 @@ def is_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Const
 
 
 def total_violation(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> float:
-    """Return the sum of all excesses, each as a fraction of its bound (Deb et al. 2002, doi 10.1109/4235.996017)."""
+    """Return the sum of positive relative excesses (Deb et al. 2002, doi 10.1109/4235.996017)."""
     return sum(max(b.relative_excess(value_of(b, metrics)), 0.0) for b in bounds_of(constraints))
 
 
 def never_feasible(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> Bound | None:
-    """Return a bound that a trial with these metrics violates now and at all later epochs; None if there is none."""
+    """Return a bound that a trial violates now and at all later epochs, or None."""
     return next((bound for bound in violated(metrics, constraints) if bound.is_final), None)
 
 
 def in_words(metrics: Mapping[str, float | None], constraints: Iterable[Constraint]) -> str:
-    """Return all violations as one clause; empty if all bounds are kept."""
+    """Return all violations in words; empty if all bounds are kept."""
     return " and ".join(bound.violated_by(value_of(bound, metrics)) for bound in violated(metrics, constraints))
 
 
@@ -141,7 +141,7 @@ def broken_in_words(metrics: Mapping[str, float | None], constraints: Iterable[C
 def columns(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> tuple[Objective, ...]:
     """Return the metrics that a search forecasts: objectives, then other metrics with constraints.
 
-    A learned metric that has only a lower bound is maximised, so that its worst values are violations of the bound.
+    A learned metric with only a lower bound is maximised, so that its worst values violate the bound.
     """
     known = {objective.metric for objective in objectives}
     beside = (one for one in constraints if one.metric not in known)
@@ -154,7 +154,7 @@ def _direction(constraint: Constraint) -> Literal["minimize", "maximize"]:
 
 
 def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, pareto.Point]]:
-    """Return all feasible saved epochs with finite objectives, by trial and epoch, signed so that smaller is better."""
+    """Return all feasible saved epochs, with finite objectives signed so that smaller is better."""
     return [
         (trial, epoch, values)
         for trial in study.started
@@ -166,7 +166,7 @@ def milestones(study: StudyRecord) -> list[tuple[TrialRecord, EpochRecord, paret
 
 
 def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None) -> float | None:
-    """Return the hypervolume of the best models; None without a reference point."""
+    """Return the archive's hypervolume; None without a reference point."""
     reference = reference or reference_of(study)
     if reference is None:
         return None
@@ -175,21 +175,21 @@ def hypervolume(study: StudyRecord, reference: Mapping[str, float] | None = None
 
 
 def best_values(study: StudyRecord) -> dict[str, float]:
-    """Return the best value of each objective among feasible saved epochs; empty without such epochs."""
+    """Return the best value of each objective among feasible saved epochs; empty without them."""
     points = [values for _, _, values in milestones(study)]
     columns = zip(study.objectives, zip(*points, strict=True), strict=True) if points else ()
     return {objective.metric: objective.signed(min(column)) for objective, column in columns}
 
 
 def is_trial_feasible(study: StudyRecord, trial: TrialRecord) -> bool | None:
-    """Return whether the trial's last epoch keeps all constraints; None before the first epoch."""
+    """Return whether a trial's last epoch is feasible; None before the first epoch."""
     return is_feasible(trial.epochs[-1].metrics, study.constraints) if trial.epochs else None
 
 
 def feasible_in_words(study: StudyRecord) -> str:
-    """Return how many measured trials keep all constraints, such as `3 of 12 measured trials`.
+    """Return how many trials are feasible, such as `3 of 12 measured trials`.
 
-    Adds trials that kept all bounds earlier: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
+    If trials were feasible earlier: `0 of 12 measured trials at their last epoch, 2 more at an earlier one`.
     """
     measured = [trial for trial in study.started if trial.epochs]
     kept = {trial.id for trial in measured if is_trial_feasible(study, trial)}
@@ -200,12 +200,12 @@ def feasible_in_words(study: StudyRecord) -> str:
 
 
 def violations(study: StudyRecord, trial: TrialRecord) -> str:
-    """Return the constraints that the trial's last epoch violates, in words; empty if all are kept."""
+    """Return the violations of a trial's last epoch in words; empty without violations."""
     return in_words(trial.epochs[-1].metrics, study.constraints) if trial.epochs else ""
 
 
 def bounded(study: StudyRecord, trial: TrialRecord) -> dict[str, float]:
-    """Return the metrics with constraints at the trial's last epoch, by name; empty before the first epoch."""
+    """Return the metrics with constraints at a trial's last epoch; empty before the first epoch."""
     last = trial.epochs[-1].metrics if trial.epochs else {}
     return {one.metric: last[one.metric] for one in study.constraints if one.metric in last}
 
@@ -220,7 +220,7 @@ def violators(study: StudyRecord) -> dict[Bound, list[TrialRecord]]:
 
 
 def nothing_feasible(study: StudyRecord) -> str:
-    """Return a sentence about the trial nearest to the bounds if no measured trial keeps all bounds; else empty."""
+    """Return a sentence about the trial nearest to the bounds; empty if a trial is feasible."""
     measured = [trial for trial in study.started if trial.epochs]
     if not study.constraints or not measured or milestones(study) or any(is_trial_feasible(study, t) for t in measured):
         return ""

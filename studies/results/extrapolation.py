@@ -2,7 +2,7 @@
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-The value at epoch t already includes starts and resumes, needed only once. A complete trial keeps its own value.
+The value at epoch t includes starts and resumes. A complete trial keeps its own value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,17 @@ Planned = TypeVar("Planned", int, int | None)
 
 
 def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) -> int | Planned:
-    """Return the last epoch of a trial: its own if complete, else the planned number (None if unknown)."""
+    """Return the last epoch of a complete trial, else the planned last epoch."""
     return epochs_done if is_complete else planned
 
 
 def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> float:
-    """Return a value extrapolated to `to_epoch` by the mean `per_epoch`; unchanged if `to_epoch` is not later."""
+    """Return the value at `to_epoch`; unchanged if `to_epoch` is not later."""
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 
 def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
-    """Return the mean of at least one epoch: `cost_usd` in dollars, `wall_seconds` in seconds."""
+    """Return the mean of at least one epoch, in dollars (`cost_usd`) or seconds."""
     if metric == "cost_usd":
         return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
     return sum(seconds) / len(seconds)
@@ -33,7 +33,7 @@ def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequen
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
     """Return a cumulative metric at the end of a trial's training, from its mean per epoch up to `epoch`.
 
-    `planned` is the number of epochs of a full training; with None, the values of incomplete trials stay as they are.
+    `planned` is the last epoch of a full training; None leaves values of incomplete trials unchanged.
     """
     value = float(epoch.metrics[metric])
     is_complete = trial.state == "complete"
@@ -49,7 +49,7 @@ DEFAULT_GRACE = 3  # first milestone of a study whose pruner has no option `grac
 
 
 def milestones(epochs: int, grace: int = DEFAULT_GRACE, rungs: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return the epochs of a training at which models are saved, ascending. Raises ValueError for a number below 1.
+    """Return the epochs at which models are saved, ascending. Raises ValueError for a number below 1.
 
     The epochs are g_1 = min(grace, T) and g_{k+1} = max(g_k + 1, round(1.45 g_k)) up to 0.87 T, the pruner's rungs up
     to T, and the last epoch T. Halves are rounded up in integer arithmetic, so that all platforms agree.

@@ -10,7 +10,6 @@ import numpy as np
 from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord, known_space
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
-from trainers.protocol import ParameterValue
 
 FEWEST_TRIALS = 10  # fewest usable trials: with fewer trials, importance would be noise
 MOST_TRIALS = 1000  # most trials that the forest is fitted to (an even sample): more would delay a report by seconds
@@ -24,7 +23,7 @@ _LEAST_SHARE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surface:
-    """Expected values of an objective for two numeric parameters, averaged over all other parameters."""
+    """Expected objective for two numeric parameters, averaged over all other parameters."""
 
     xs: tuple[float, ...]  # values of the first parameter, ascending
     ys: tuple[float, ...]  # values of the second parameter, ascending
@@ -34,10 +33,10 @@ class Surface:
 def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     """Return how an objective depends on the parameters; None with too few trials or without variation.
 
-    Trials are compared at the last epoch. A trial that stopped earlier counts with its latest forecast for that epoch,
-    else with its last value (cumulative objectives extrapolated). The number of epochs is not a feature: pruners stop
-    trials because of their parameters, so controlling for epochs would hide effects. Inactive parameters get the median
-    of their active values. The effect of a conditional parameter is its effect where active, times its share of trials.
+    Trials are compared at the last epoch. A trial that stopped earlier counts with its latest forecast, else with its
+    last value (cumulative objectives extrapolated). The number of epochs is no feature: pruners stop trials because of
+    their parameters, so controlling for epochs would hide effects. Inactive parameters get the median of their active
+    values. The effect of a conditional parameter is its effect where active, times its share of trials.
     """
     usable = [(trial, value) for trial in study.started if (value := _value(study, trial, objective)) is not None]
     usable = usable[:: -(-len(usable) // MOST_TRIALS)] if usable else []
@@ -51,11 +50,7 @@ def effects(study: StudyRecord, objective: Objective) -> "Effects | None":
     return found if found.shares else None
 
 
-class _Absent:
-    """Marks that a trial lacks a parameter, since None is a valid choice of a parameter."""
-
-
-_ABSENT = _Absent()
+_ABSENT: Any = object()  # marks a missing parameter, since None is a valid choice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +67,7 @@ class Effects:
     """A random forest over the parameters' ranges, and the effects of single parameters and of pairs.
 
     A main effect is the expected rank for each value of one parameter, with the others drawn uniformly from the trials'
-    ranges (Hutter, Hoos, Leyton-Brown 2014). Ranks are used because one diverged trial would dominate the values.
+    ranges (Hutter, Hoos, Leyton-Brown 2014). Ranks are used, since one diverged trial would dominate values.
     """
 
     def __init__(
@@ -91,11 +86,11 @@ class Effects:
         self.shares, self.bands = self._shares()
 
     def numeric(self) -> list[str]:
-        """Return the names of the numeric parameters, most important first."""
+        """Return the numeric parameters, most important first."""
         return [name for name in self.shares if self._columns[name].is_numeric]
 
     def surface(self, first: str, second: str) -> Surface:
-        """Return the expected objective for values of two numeric parameters."""
+        """Return the expected objective for two numeric parameters."""
         xs, ys = (self._even(name, _SURFACE) for name in (first, second))
         places = [self._names.index(name) for name in (first, second)]
         grid = np.array([(x, y) for y in ys for x in xs])
@@ -110,7 +105,7 @@ class Effects:
         )
 
     def _shares(self) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-        """Return each parameter's share of importance, largest first, and its range over parts of the forest."""
+        """Return each parameter's share, largest first, and its range over parts of the forest."""
         trees = [self._forest.estimators_[place::_PARTS] for place in range(_PARTS)]
         variances = np.array([self._variances(trees, name) for name in self._names])
         whole, parts = variances[:, 0], variances[:, 1:]
@@ -124,7 +119,7 @@ class Effects:
         return shares, dict(zip(names, bounds, strict=True))
 
     def _variances(self, parts: Sequence[Sequence[Any]], name: str) -> list[float]:
-        """Return the variance of a parameter's main effect, first by the whole forest, then by each of its parts."""
+        """Return the variance of a parameter's main effect by the whole forest, then by each part."""
         column, background = self._columns[name], self._background.copy()
         for parent, code in self._branch(name).items():
             background[:, self._names.index(parent)] = code
@@ -136,7 +131,7 @@ class Effects:
         return [column.active * float(np.var(one.reshape(shape).mean(axis=1))) for one in effects]
 
     def _branch(self, name: str) -> dict[str, float]:
-        """Return the choices of other parameters that make a conditional parameter active, if those choices vary."""
+        """Return the varying choices of other parameters that make a conditional parameter active."""
         declared = self._space.get(name, {}).get("when")
         found: dict[str, float] = {}
         for parent, wanted in declared.items() if isinstance(declared, Mapping) else ():
@@ -148,13 +143,13 @@ class Effects:
         return found
 
     def _rows(self, places: Sequence[int], settings: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return the background configurations once for each of `settings`, which replace the columns `places`."""
+        """Return `background` once for each of `settings`, which replace the columns `places`."""
         rows = np.tile(background, (len(settings), 1))
         rows[:, list(places)] = np.repeat(settings, len(background), axis=0)
         return rows
 
     def _drawn(self) -> np.ndarray:
-        """Return random configurations. The seed is fixed, so that repeated reports are equal."""
+        """Return random configurations; a fixed seed makes repeated reports equal."""
         rng = np.random.default_rng(0)
         drawn = [
             rng.uniform(one.levels[0], one.levels[-1], _BACKGROUND)
@@ -174,7 +169,6 @@ class Effects:
 
 
 def _fitted(features: np.ndarray, targets: np.ndarray) -> Any:
-    """Return a fitted random forest. The seed is fixed, so that repeated reports are equal."""
     from sklearn.ensemble import RandomForestRegressor
 
     return RandomForestRegressor(n_estimators=_TREES, min_samples_leaf=2, random_state=0).fit(features, targets)
@@ -196,17 +190,14 @@ def _value(study: StudyRecord, trial: TrialRecord, objective: Objective) -> floa
     return value if math.isfinite(value) else None
 
 
-def _column(study: StudyRecord, name: str, values: Sequence[ParameterValue | _Absent]) -> _Column:
-    """Return the values of a parameter by trial; trials without the parameter get the median of all values."""
+def _column(study: StudyRecord, name: str, values: Sequence[Any]) -> _Column:
+    """Return a parameter's values by trial; trials without it get the median."""
     declared = known_space(study).get(name)
-    given = [v for v in values if not isinstance(v, _Absent)]
+    given = [v for v in values if v is not _ABSENT]
     is_choice = isinstance(declared, Mapping) and declared.get("type") == "categorical"
     numeric = not is_choice and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)
     choices = {text: float(i) for i, text in enumerate(sorted({repr(v) for v in given}))}
-    numbers = [
-        math.nan if isinstance(v, _Absent) else float(v) if numeric else choices[repr(v)]  # type: ignore[arg-type]
-        for v in values
-    ]
+    numbers = [math.nan if v is _ABSENT else float(v) if numeric else choices[repr(v)] for v in values]
     wants_log = isinstance(declared, Mapping) and bool(declared.get("log"))
     is_log = numeric and wants_log and all(number > 0 for number in numbers if not math.isnan(number))
     column = np.log(numbers) if is_log else np.array(numbers)

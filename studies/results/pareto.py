@@ -1,7 +1,7 @@
 """Pareto dominance, fronts and hypervolume of points whose coordinates are all to be minimised.
 
-Callers negate maximised objectives before (`Objective.signed`); coordinates are finite. With one objective, each
-distinct value is a layer, and the smallest value is the front.
+Callers negate maximised objectives (`Objective.signed`); coordinates are finite. With one objective, each distinct
+value is a layer.
 """
 
 import math
@@ -19,9 +19,9 @@ Point: TypeAlias = tuple[float, ...]
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return whether `a` is at least as good as `b` in all coordinates and better in at least one coordinate."""
+    """Return whether `a` is at least as good as `b` everywhere and better somewhere."""
     is_better = False
-    for x, y in zip(a, b, strict=True):  # a loop, faster than `all` and `any`: resuming compares 100,000 times
+    for x, y in zip(a, b, strict=True):  # a loop is faster than `all` and `any`: resuming compares 100,000 times
         if not x <= y:
             return False
         is_better = is_better or x < y
@@ -29,7 +29,7 @@ def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def front(points: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of the non-dominated points, ascending; equal points are all included."""
+    """Return the indices of non-dominated points, ascending, with all equal points."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -41,7 +41,7 @@ def front(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def archive(points: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of the non-dominated points, ascending; of equal points only the first is included."""
+    """Return the indices of non-dominated points, ascending, with the first of equal points."""
     seen: set[Point] = set()
     kept = []
     for i in front(points):
@@ -53,14 +53,14 @@ def archive(points: Sequence[Sequence[float]]) -> list[int]:
 
 
 def grown(archived: Sequence[Point], new: Point) -> list[Point] | None:
-    """Return the non-dominated points after adding a new point; None if the new point is dominated or equal."""
+    """Return the non-dominated points with a new point; None if it is dominated or equal."""
     if any(old == new or dominates(old, new) for old in archived):
         return None
     return [*(old for old in archived if not dominates(new, old)), new]
 
 
 def layers(points: Sequence[Sequence[float]]) -> list[int]:
-    """Return each point's layer in non-dominated sorting, from 0 for the best; equal points share a layer."""
+    """Return each point's layer in non-dominated sorting, from 0 (best); equal points share a layer."""
     if not points:
         return []
     if len(points[0]) > 2:
@@ -74,8 +74,8 @@ def layers(points: Sequence[Sequence[float]]) -> list[int]:
 def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[float]) -> list[int]:
     """Return layers with constraints: the layers of feasible points, then infeasible points by their violation.
 
-    A feasible point dominates an infeasible point. Of two infeasible points, the point with the smaller total violation
-    dominates (Deb et al. 2002, section VI, doi 10.1109/4235.996017).
+    A feasible point dominates an infeasible point; of two infeasible points, the smaller violation dominates (Deb et
+    al. 2002, section VI, doi 10.1109/4235.996017).
     """
     feasible = [i for i, violation in enumerate(violations) if violation <= 0]
     inner = dict(zip(feasible, layers([points[i] for i in feasible]), strict=True))
@@ -85,7 +85,7 @@ def constrained_layers(points: Sequence[Sequence[float]], violations: Sequence[f
 
 
 def _planar_layers(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the layers of points with two coordinates in O(n log n), by a scan in lexicographic order."""
+    """Return the layers of planar points in O(n log n), by a scan in lexicographic order."""
     result = [0] * len(points)
     lowest: list[float] = []
     previous: tuple[float, float] | None = None
@@ -108,10 +108,9 @@ def epsilon_net_order(
 ) -> list[int]:
     """Return the indices of a front's points, ordered so that the first k points cover the front well for any k.
 
-    The order starts with the smallest sum of scaled objectives. The next point is always the farthest from all earlier
-    points (Euclidean, scaled). Ties go to the smaller values, then to the smaller number, so the order of arrival has
-    no effect. After Schmucker et al. 2021 (MO-ASHA, arXiv 2106.12639). `lows` and `highs` are each objective's
-    extremes; by default the extremes of these points.
+    The first point has the smallest sum of scaled objectives; each next point is the farthest from all earlier points
+    (Euclidean, scaled). Ties go to the smaller values, then to the smaller number. After Schmucker et al. 2021
+    (MO-ASHA, arXiv 2106.12639). `lows` and `highs` are each objective's extremes, by default of these points.
     """
     if not points:
         return []
@@ -127,21 +126,18 @@ def epsilon_net_order(
 
 
 SHARE_THAT_COUNTS = 0.1
-"""Smallest share of a study's dollars at which the cost difference between two trainings counts in full."""
+"""Share of a study's dollars from which a cost difference of two trainings counts in full."""
 
 
 def least_ranges(metrics: Sequence[str], spent_usd: float) -> list[float]:
-    """Return a range for each objective; the knee gives less weight to objectives that vary less than this range.
-
-    A difference in dollars that is small compared with the cost of the whole study does not justify a worse model.
-    """
+    """Return each objective's range for `knee_of`: small cost differences do not justify a worse model."""
     return [SHARE_THAT_COUNTS * spent_usd if one == "cost_usd" else 0.0 for one in metrics]
 
 
 def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = ()) -> int:
     """Return the index of the knee: the smallest sum of objectives after scaling each to its range.
 
-    Objectives that vary less than their least range count proportionally less.
+    Objectives that vary less than their least range have proportionally less weight.
     """
     values = np.asarray(points, dtype=float)
     lows, highs = values.min(axis=0), values.max(axis=0)
@@ -154,7 +150,7 @@ def knee_of(points: Sequence[Sequence[float]], least_ranges: Sequence[float] = (
 def _scaled(
     points: Sequence[Sequence[float]], ids: Sequence[int], lows: Sequence[float] | None, highs: Sequence[float] | None
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """Return the indices of the points sorted by value and number, and their scaled values in that order."""
+    """Return indices sorted by value and id, and the scaled values in this order."""
     order = sorted(range(len(points)), key=lambda i: (tuple(points[i]), ids[i]))
     values = np.asarray([points[i] for i in order], dtype=float) / 2  # differences of halves stay finite
     low = values.min(axis=0) if lows is None else np.asarray(lows, dtype=float) / 2
@@ -167,8 +163,8 @@ def best_first(
 ) -> Iterator[int]:
     """Yield the indices of all points at a rung, best first: layer by layer, each in the order of `epsilon_net_order`.
 
-    Points are computed when needed, so that the first points cost little. Objectives are scaled by the range of all
-    points. With one objective, the order is by value, then by number (by default the position).
+    Lazy, so the first indices cost little. Objectives are scaled by the range of all points. With one objective, the
+    order is by value, then by number (by default the position).
     """
     if not points:
         return
@@ -183,7 +179,7 @@ def best_first(
 def rank_of(
     index: int, points: Sequence[Sequence[float]], numbers: Sequence[int], violations: Sequence[float] | None = None
 ) -> int:
-    """Return the position of one point in `best_first`, from 1, without ordering the other layers."""
+    """Return a point's position in `best_first`, from 1, without ordering other layers."""
     members = _members(points, violations)
     layer = next(layer for layer, inside in members.items() if index in inside)
     inside = members[layer]
@@ -205,7 +201,7 @@ def _members(points: Sequence[Sequence[float]], violations: Sequence[float] | No
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the volume between points, to be minimised, and the reference point; points beyond it add nothing."""
+    """Return the volume between points and the reference point; points beyond it add nothing."""
     inside = [p for p in points if all(x < bound for x, bound in zip(p, reference, strict=True))]
     if not inside:
         return 0.0
@@ -218,7 +214,7 @@ def reference_coordinate(values: Sequence[float]) -> float:
     """Return one coordinate of the automatic reference point: worst + 0.1 max(worst - best, 0.1 |worst|).
 
     Outliers above Q3 + 3 IQR are ignored, since one very poor trial would make all others look alike. If only zeros
-    remain, the coordinate is a tenth of the largest value, because no point could be better than a reference of 0.
+    remain, the coordinate is a tenth of the largest value, since no point is better than 0.
     """
     array = np.asarray(values, dtype=float)
     q1, q3 = np.quantile(array, [0.25, 0.75])
@@ -229,14 +225,14 @@ def reference_coordinate(values: Sequence[float]) -> float:
 
 
 def last_epoch(spec: Mapping[str, object]) -> int | None:
-    """Return the number of epochs of a full training; None if the spec has none."""
+    """Return the epochs of a full training; None if the spec has none."""
     training = spec.get("training")
     planned = training.get("epochs") if isinstance(training, Mapping) else None
     return int(planned) if isinstance(planned, int | float) else None
 
 
 def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Return an epoch's objectives, signed so that smaller is better; None if an objective is missing or not finite."""
+    """Return an epoch's objectives, signed so that smaller is better; None if one is missing or not finite."""
     values = tuple(o.signed(float(epoch.metrics.get(o.metric, math.nan))) for o in objectives)
     return values if all(map(math.isfinite, values)) else None
 
@@ -244,11 +240,11 @@ def point(epoch: EpochRecord, objectives: Sequence[Objective]) -> tuple[float, .
 def reference_point(
     trials: Sequence[TrialRecord], objectives: Sequence[Objective], last_epoch: int | None
 ) -> dict[str, float] | None:
-    """Return the automatic reference point by metric, in the metrics' own signs; None without a saved epoch.
+    """Return the automatic reference point by metric, in its own sign; None without a saved epoch.
 
-    Each coordinate is the `reference_coordinate` of all saved epochs so far, including epochs of pruned and failed
-    trials. Cumulative objectives are first extrapolated to `last_epoch` (None: not extrapolated), so that complete
-    trainings do not lie beyond the reference point.
+    Each coordinate is the `reference_coordinate` of all saved epochs, also of pruned and failed trials. Cumulative
+    objectives are extrapolated to `last_epoch` (None: not extrapolated), so that complete trainings do not lie beyond
+    the reference point.
     """
     columns: dict[str, list[float]] = {o.metric: [] for o in objectives}
     for trial in trials:
@@ -265,11 +261,7 @@ def reference_point(
 
 
 def reference_of(study: StudyRecord) -> dict[str, float] | None:
-    """Return the reference point of the study's hypervolume.
-
-    The point is the stored point, else the spec's, else a provisional point computed from the saved epochs, so that a
-    running study has a hypervolume from its first epochs on.
-    """
+    """Return the study's reference point: the stored point, else the spec's, else a provisional `reference_point`."""
     given = study.reference_point or study.spec.get("reference_point")
     if isinstance(given, Mapping):
         return {str(metric): float(value) for metric, value in given.items()}

@@ -1,4 +1,4 @@
-"""Recommends a model of a study, and finds the best model for one objective within bounds on the others."""
+"""Recommends a model of a study, and finds the best model for an objective within bounds on others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ _SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
 
 
 class BestPointError(UserError, ValueError):
-    """The request names an unknown objective or an invalid bound, or no model keeps the bounds."""
+    """An unknown objective or an invalid bound, or no model keeps the bounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestPoint:
-    """One of a study's best models, with its trial's details."""
+    """A model of the archive, with its trial's details."""
 
     trial: int
     epoch: int  # from 1
@@ -44,12 +44,11 @@ def best_point(
     under: Mapping[str, float] | None = None,
     over: Mapping[str, float] | None = None,
 ) -> BestPoint:
-    """Return the best model for the objective `metric`, within bounds; by default the recommended model.
+    """Return the best model of the archive for the objective `metric`, within bounds; by default the recommended model.
 
-    Only models that keep the spec's constraints are considered. A bound limits how bad an objective may be; a limit on
-    how good it may be is refused, since the list of best models leaves such models out. Models with equal values of
-    `metric` are compared by the next objective. Bounds apply to values of the search; models are compared by expected
-    values if some were confirmed. BestPointError names the allowed values or the nearest model.
+    A bound limits how bad an objective may be; the opposite limit is refused, since the archive leaves such models out.
+    Models with equal values of `metric` are compared by the next objective. Bounds apply to values of the search;
+    models are compared by expected values. BestPointError names the allowed values or the nearest model.
     """
     objectives = {objective.metric: objective for objective in study.objectives}
     if metric is None and not under and not over and (found_one := recommended(study)) is not None:
@@ -95,7 +94,6 @@ def _bounds(objectives: Mapping[str, Objective], given: Mapping[str, float], sid
 
 
 def _nothing_left(objective: Objective, bound: float, left: list[ArchivePoint], kept: list[str]) -> str:
-    """Return the message that no model keeps the bounds, with the nearest model."""
     name = objective.metric
     near = min(left, key=lambda point: objective.signed(point.values[name]))
     side = _SIDES[AT_MOST if objective.direction == "minimize" else AT_LEAST]
@@ -122,10 +120,10 @@ def _with_details(study: StudyRecord, point: ArchivePoint) -> BestPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """The recommended model: its judged objective is the best, or worse by no more than noise.
+    """The recommended model: the best in the judged objective, up to noise.
 
-    Of models within one standard error of the best value, finished trials come before pruned trials, and then
-    objectives that matter at each use, such as latency, decide. The training's dollars and seconds only break ties.
+    Of models within one standard error of the best value, finished trials come before pruned trials; then objectives
+    other than training costs decide, such as latency. Training costs only break ties.
     """
 
     point: ArchivePoint
@@ -145,11 +143,7 @@ class Recommendation:
         return name_of(self.point)
 
     def plain(self) -> dict[str, Any]:
-        """Return JSON data: `trial`, `epoch`, `values`, `params`, `confirmed`, `better`, `worse` (as `12@9`), `test`.
-
-        `stderr` is the standard error of the judged objective; `unbeaten_baseline` names a baseline that no model beats
-        by more than noise. If confirmed values changed the choice, `instead_of` is the choice of the search alone.
-        """
+        """Return JSON data; other models are named like `12@9`."""
         return {
             "trial": self.point.trial,
             "epoch": self.point.epoch,
@@ -171,7 +165,7 @@ def recommended(study: StudyRecord) -> Recommendation | None:
 
 
 def best_to_train_again(study: StudyRecord) -> ArchivePoint | None:
-    """Return the best model, saved or not, so that it can be trained again; None if no model exists."""
+    """Return the best model, saved or not; None without models."""
     found = _recommended(study, analysis.archive(study))
     return None if found is None else found.point
 
@@ -207,7 +201,7 @@ def _recommended(study: StudyRecord, points: Sequence[ArchivePoint]) -> Recommen
 
 
 def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence[Sequence[float]], column: int) -> int:
-    """Return the index of the recommended point; `column` is the index of the judged objective."""
+    """Return the index of the recommended point; `column` is the judged objective's index."""
     places = range(len(points))
     best = min(places, key=lambda place: (values[place][column], values[place]))
     name = study.objectives[column].metric
@@ -225,7 +219,7 @@ def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence
 def _trade_offs(
     study: StudyRecord, values: Sequence[Sequence[float]], ranked: Sequence[int], worse: Sequence[int]
 ) -> list[int]:
-    """Return the next worse point, the knee and the cheapest point; only the knee if training costs alone differ."""
+    """Return the next worse point, the knee and the cheapest point; only the knee if other objectives are costs."""
     knee = ranked[knee_of([values[place] for place in ranked], _ranges(study))]
     if sum(one.metric not in SUNK for one in study.objectives) < 2:
         return [knee] if knee in worse else []
@@ -233,9 +227,8 @@ def _trade_offs(
 
 
 def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float | None) -> Baseline | None:
-    """Return the best feasible baseline if `value` (signed) is better by no more than the noise; else None."""
-    # Both are measured on the same samples: if their errors correlate by a half, the error of the difference is one of
-    # the two, here the larger one.
+    """Return the best feasible baseline if `value` (signed) is not better by more than the noise, else None."""
+    # Both are measured on the same samples. If their errors correlate by 0.5, the difference has the same error.
     known = [one for one in baselines(study) if judged.metric in one.values and not one.broken]
     if not known:
         return None
@@ -248,13 +241,13 @@ def _unbeaten(study: StudyRecord, judged: Objective, value: float, stderr: float
 
 
 def ranked_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[ArchivePoint]:
-    """Return models sorted by expected value of the first objective, the best first."""
+    """Return models, best expected value of the first objective first."""
     values = expected_values(study, points)
     return [points[place] for place in sorted(range(len(points)), key=values.__getitem__)]
 
 
 def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tuple[Objective, ArchivePoint]]:
-    """Return each objective with the model that has its best expected value; empty without models."""
+    """Return the model with the best expected value of each objective; empty without models."""
     values = expected_values(study, points) if points else []
     places = range(len(points))
     return [
@@ -264,14 +257,13 @@ def best_points(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[tupl
 
 
 def takeable(study: StudyRecord) -> list[ArchivePoint]:
-    """Return the best models that were saved; for a study that trained nothing here, all best models."""
+    """Return the archive's saved models; all of them for a study that was not trained here."""
     return [point for point in analysis.archive(study) if point.checkpoint or study.not_trained_here]
 
 
 def knee(study: StudyRecord, points: Sequence[ArchivePoint]) -> ArchivePoint:
-    """Return the best trade-off among at least one model, by expected values."""
-    ranges = _ranges(study)
-    return points[knee_of(expected_values(study, points), ranges)]
+    """Return the best trade-off by expected values."""
+    return points[knee_of(expected_values(study, points), _ranges(study))]
 
 
 def name_of(point: ArchivePoint) -> str:
@@ -284,9 +276,9 @@ def _ranges(study: StudyRecord) -> list[float]:
 
 
 def standard_error(study: StudyRecord, metric: str, trial: int, epoch: int) -> float | None:
-    """Return the standard error of a metric of a trial after an epoch (from 1); None if unknown or not finite.
+    """Return the standard error of a metric of a trial after an epoch (from 1); None if unknown.
 
-    The reported metric with suffix `_stderr`, or after confirming two or more seeds the standard error of their mean.
+    After confirming two or more seeds, the standard error of their mean; else the metric with suffix `_stderr`.
     """
     confirmed = confirmation_of(study, trial, epoch)
     spread = None if confirmed is None else confirmed["metrics"].get(metric)
@@ -306,7 +298,7 @@ def expected_values(study: StudyRecord, points: Sequence[ArchivePoint]) -> list[
         expected    = value in the search + mean lost + reliability x (lost - mean lost)
 
     This is the empirical Bayes estimate of each model's luck. If the noise of seeds explains the losses, the order of
-    the models stays; otherwise the confirmed means decide. Models without confirmation get the mean luck.
+    models stays; otherwise confirmed means decide. Unconfirmed models get the mean luck.
     """
     found = [confirmation_of(study, point.trial, point.epoch) for point in points]
     confirmed = [{} if one is None else one["metrics"] for one in found]
@@ -335,7 +327,7 @@ def _column(
 
 
 def _reliability(lost: Sequence[float], spreads: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of variance between models that seeds do not explain; 0.5 if each model has one seed."""
+    """Return the share of variance that seeds do not explain; 0.5 with one seed for each model."""
     differences = variance(lost) if len(lost) > 1 else 0.0
     if differences <= 0:
         return 0.0

@@ -26,7 +26,7 @@ from trainers.trainer_options import (
 MOST_COMPLETED = 500_000  # most values of first trials or baselines together, with those drawn for open parameters
 _MOST_COMBINED = 50_000  # values of the combinations of options that are checked; a trial refuses any other clash
 POSITIVE = frozenset({"cost_usd", "wall_seconds", "model_parameters", "latency_ms"})
-"""Metrics whose value is above 0 for every model."""
+"""Metrics that are above 0 for every model."""
 
 
 def check_against_task(
@@ -38,9 +38,9 @@ def check_against_task(
 ) -> StudySpec:
     """Check a spec against its task. If the spec has no space, use the task's.
 
-    With `task_parameters` or `task_metrics` None, any parameters or metrics are allowed. Raises SpecError if the
-    trainer refuses a parameter or value of the space, a key is both in `training` and in the space, a metric of an
-    objective or constraint is not measured, or options of the trainer exclude each other.
+    With `task_parameters` or `task_metrics` None, any parameters or metrics are allowed. Raises SpecError for refused
+    parameters or values, keys both in `training` and in the space, metrics that the task does not measure, and options
+    that exclude each other.
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
@@ -63,7 +63,6 @@ def check_against_task(
 
 
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
-    """Return the parameters whose values the trainer checks; fewer if the user's own loop trains."""
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
     named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []
@@ -71,7 +70,7 @@ def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collec
 
 
 def with_first_trials(spec: StudySpec, proposed: Sequence[Mapping[str, Value]], source: str = "spec") -> StudySpec:
-    """Check the spec's first trials, or add `proposed` ones that fit. SpecError for parameters outside the space."""
+    """Check the spec's first trials, or add fitting ones of `proposed`. SpecError for parameters outside the space."""
     space, first = spec.space or Space({}), spec.search.first_trials
     _check_count(space, len(first), source, ("search", "first_trials"))
     for number, one in enumerate(first):
@@ -91,7 +90,7 @@ def with_baselines(
 ) -> StudySpec:
     """Check the spec's baselines, or add the task's if it has none. Baselines become first trials.
 
-    Baselines of `proposed` outside the space are skipped (`left_out`). Raises SpecError if a baseline of the spec has
+    Skips baselines of `proposed` outside the space (`left_out`). Raises SpecError if a baseline of the spec has
     parameters outside the space, or metrics that are not in `task_metrics` (None allows any).
     """
     space = spec.space or Space({})
@@ -113,7 +112,7 @@ def with_baselines(
 
 
 def left_out(spec: StudySpec, proposed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each of the task's baselines that the study cannot train, with the reason."""
+    """Return a line with the reason for each of the task's baselines outside the space."""
     space, lines = spec.space or Space({}), []
     for one in proposed if spec.baselines is None else ():
         if "params" in one and (problem := _problem_in(space, one["params"])):
@@ -144,9 +143,9 @@ def _problem_in(space: Space, params: Mapping[str, Value]) -> tuple[tuple[str | 
 
 
 def check_options(spec: StudySpec, device: str | None, source: str = "spec", *, has_own_loop: bool = False) -> None:
-    """Raise `SpecError` if a trial could get options that exclude each other on this device (None: unknown).
+    """Raise SpecError if options could exclude each other in a trial on this device (None: unknown).
 
-    If the user's own loop trains, only `training` is checked: the loop may search other values under the same names.
+    If the user's own loop trains, only `training` is checked: the loop may give other meanings to names in the space.
     """
     if device == "cpu" and spec.resources.backend == "nccl":
         why_not = "found nccl on a CPU, but NCCL carries messages between GPUs only; take gloo or auto, or device cuda"
@@ -157,7 +156,7 @@ def check_options(spec: StudySpec, device: str | None, source: str = "spec", *, 
 
 
 def check_stream(spec: StudySpec, source: str = "spec", *, has_schedule: bool) -> None:
-    """Raise `SpecError` if an option needs the number of samples, which a task with a stream does not know."""
+    """Raise SpecError if an option needs the number of samples, which a stream does not have."""
     _check_together(
         spec, ("schedule", "samples_per_epoch", "warmup_epochs", "warmup_steps"),
         lambda values: stream_problem(values, has_own_schedule=has_schedule), source, at="samples_per_epoch",
@@ -172,7 +171,7 @@ def _check_together(
     *,
     at: str | None = None,
 ) -> None:
-    """Raise SpecError if a trial could get values of the options `names` that exclude each other."""
+    """Raise SpecError if options in `names` could exclude each other in a trial."""
     space = spec.space if spec.space is not None else Space({})
     fixed = {name: taker.default for name, taker in TRAINER_PARAMETERS.items()} | spec.training.model_dump()
     for params in combinations(space, names):
@@ -187,7 +186,7 @@ def _check_together(
 
 
 def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
-    """Return the spec without world sizes above `slots`. Call it only for a space that the task chose."""
+    """Return the spec without world sizes above `slots`, for a space that the task chose."""
     space = spec.space or Space({})
     parameter = space.parameter("world_size") if "world_size" in space else None
     if not isinstance(parameter, Categorical):
@@ -198,7 +197,7 @@ def with_world_sizes_that_fit(spec: StudySpec, slots: int) -> StudySpec:
 
 
 def check_world_sizes(spec: StudySpec, slots: int, source: str = "spec") -> None:
-    """Raise `SpecError` if the space has a world size above the number of slots."""
+    """Raise SpecError if a world size of the space exceeds the number of slots."""
     parameter = spec.space.parameter("world_size") if spec.space is not None and "world_size" in spec.space else None
     allowed = f"at most {slots}, the number of slots"
     if parameter is None:
@@ -240,7 +239,7 @@ def _command_problems(spec: StudySpec, space: Space) -> list[tuple[Path, str]]:
 
 
 def _domain_problems(path: Path, parameter: Parameter, taker: TrainerParameter) -> list[tuple[Path, str]]:
-    """Return the values of a parameter that the trainer refuses. For a range, checking both ends suffices."""
+    """Return the values of a parameter that the trainer refuses; of a range, only the ends are checked."""
     if isinstance(parameter, Categorical):
         checked = [("choices", taker.problem(choice)) for choice in parameter.choices]
     elif taker.kind == "choice":
@@ -274,7 +273,7 @@ def _metric_problems(spec: StudySpec, task_metrics: Collection[str]) -> list[tup
 
 
 def combinations(space: Space, names: Collection[str]) -> Iterator[dict[str, Value]]:
-    """Yield a configuration for each combination of choices of some parameters; of a range, only its low end."""
+    """Yield a configuration for each combination of choices of some parameters; of ranges, the low end."""
     wanted_of = {name: form["when"] for name, form in space.to_dict().items() if "when" in form}
     parents = {name: _parent(when) for name, when in wanted_of.items()}
     varied = _with_ancestors([name for name in names if name in space], parents)

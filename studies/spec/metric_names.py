@@ -22,26 +22,26 @@ _SCORE = "score"
 
 
 def quality_metric(metrics: Sequence[str]) -> str:
-    """Return the metric to optimise by default: the first error, else the first metric, else `val_loss`."""
+    """Return the metric to optimise by default."""
     return next((one for one in (*_PREFERRED, *metrics) if one in metrics), "val_loss")
 
 
 def likely_direction(metric: str) -> Direction:
-    """Return the direction in which a metric is better, according to its name; "minimize" if the name has no clue."""
+    """Return the better direction of a metric according to its name; "minimize" without a clue."""
     said = _directions_by_name(metric)
     return said[-1] if said else "minimize"
 
 
 def direction_is_guess(metric: str) -> bool:
-    """Return whether a metric's name has no clue about its better direction, or contradictory clues."""
+    """Return whether a metric's name has no clue, or contradictory clues, about its better direction."""
     said = _directions_by_name(metric)
     return not said or (said[-1] == "maximize" and "minimize" in said)
 
 
 def _directions_by_name(metric: str) -> list[Direction]:
-    """Return the directions of the words in a metric's name, in order; the last word counts most."""
-    # A `dice_loss` and a `top5_error` are minimised, a `cost_sensitive_accuracy` is maximised. "score" follows
-    # the other words. "neg" stays open: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
+    """Return the directions of the words in a metric's name; the last counts most."""
+    # `dice_loss` and `top5_error` are minimised, `cost_sensitive_accuracy` is maximised. "score" follows the other
+    # words. "neg" is no clue: `neg_mean_squared_error` is maximised, `negative_log_likelihood` is minimised.
     words = re.split(r"[^a-z0-9]+", metric.lower())
     if not _TURNS.isdisjoint(words):
         return []
@@ -65,7 +65,7 @@ _BUDGET = "a mapping, or text such as '10 min', '$2' or '$2, 40 trials'"
 
 
 def in_long_form(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec with objectives and budget in their long forms. Raises SpecValueError if unreadable."""
+    """Return the spec with objectives and budget in long form. Raises SpecValueError if unreadable."""
     full = dict(raw)
     if "objectives" in full:
         full["objectives"] = _objectives(full["objectives"])
@@ -75,7 +75,7 @@ def in_long_form(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_of(text: str) -> dict[str, float | int | None]:
-    """Return the limits usd, hours and trials from a text such as `10 min`; None for limits that it does not name."""
+    """Return the limits usd, hours and trials of a text such as `10 min`; None for other limits."""
     limits: dict[str, float | int | None] = {"usd": None, "hours": None, "trials": None}
     for part in text.lower().split(","):
         name, value = _limit(part.strip())

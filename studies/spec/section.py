@@ -1,4 +1,4 @@
-"""Base class of the spec's sections: immutable, without unknown keys, checked in Python as in YAML."""
+"""Base class of the spec's sections, which checks them in Python as in YAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.spec.spec_errors import Path, SpecError, SpecValueError, from_valid
 
 
 def check_texts(raw: object, source: str) -> None:
-    """Raise `SpecError` for texts with NUL or lone surrogates, which the store would not return unchanged."""
+    """Raise SpecError for texts with NUL or lone surrogates, which the store would change."""
     waiting: list[tuple[object, Path]] = [(raw, ())]
     seen: set[int] = set()  # an alias of YAML may lead back to its own list
     while waiting:
@@ -36,7 +36,7 @@ else:
 
 
 class _CheckedCall(ModelMetaclass):
-    """Metaclass of sections: a call in Python returns a checked section or raises `SpecError`."""
+    """Makes a call in Python return a checked section or raise SpecError."""
 
     def __call__(self, *values: object, **keys: object) -> Any:
         model = cast("type[Section]", self)
@@ -55,12 +55,12 @@ class Section(BaseModel, metaclass=_CheckedCall):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ADVICE: ClassVar[Mapping[str, str]] = {}
-    """Advice for keys that belong elsewhere but that users look for here, by key."""
+    """Advice for keys that belong elsewhere, by key."""
     WITHOUT_NAME: ClassVar[tuple[str, ...]] = ()
-    """Keys that Python code may pass as positional arguments, in this order."""
+    """Keys that Python code may pass as positional arguments, in order."""
 
     def given(self) -> dict[str, object]:
-        """Return the keys that were set explicitly, with their values, but no defaults."""
+        """Return the keys that were set explicitly, with their values."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
@@ -82,7 +82,7 @@ _ALLOWED = f"JSON data: finite numbers, text, lists and mappings, nested at most
 
 
 def check_json(options: Mapping[str, object]) -> None:
-    """Raise `SpecValueError`, with the key as path, for a value that is not JSON or is nested too deeply."""
+    """Raise SpecValueError, with the key as path, for a value that is not JSON or is nested too deeply."""
     for key, value in options.items():
         if not _fits_json(value):
             raise SpecValueError(found(value, _ALLOWED), (key,))

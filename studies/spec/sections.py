@@ -22,7 +22,7 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # above its 
 
 
 class BaselineSpec(Section):
-    """A baseline, to which models are compared: a trial of the study, or known values without any training."""
+    """A baseline, to which models are compared: a trial of the study, or known values."""
 
     WITHOUT_NAME = ("name",)
 
@@ -54,15 +54,8 @@ class BaselineSpec(Section):
         return {"name": self.name} | ({"params": self.params} if self.params else {"metrics": self.metrics})
 
 
-def name_problems(named: Sequence[BaselineSpec]) -> None:
-    """Raise `SpecValueError` if two baselines share a name."""
-    names = [one.name for one in named]
-    if (index := first_repeated(names)) is not None:
-        raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
-
-
 def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> list[tuple[tuple[str | int, ...], str]]:
-    """Return path and problem of each metric of a baseline that the task does not measure."""
+    """Return path and problem of each baseline metric that the task does not measure."""
     return [
         (("baselines", index, "metrics", metric), found(metric, listed(metrics), nearest(metric, list(metrics))))
         for index, one in enumerate(named)
@@ -72,7 +65,7 @@ def unknown_metrics(named: Sequence[BaselineSpec], metrics: Collection[str]) -> 
 
 
 MOST = MOST_USD
-"""Largest amount: this number of dollars fits 64 bits as nano-dollars, and clocks can wait this number of hours."""
+"""Largest amount: as dollars it fits 64 bits in nano-dollars, and clocks can wait this many hours."""
 MOST_SLOTS = 2**16  # largest number of slots: a check lists the world sizes that fit them
 
 Positive = Annotated[float, Field(strict=True, gt=0, le=MOST, description="a finite number above 0 and up to 1e9")]
@@ -94,7 +87,7 @@ def _name_or_entry_point(name: str, known: tuple[str, ...]) -> str:
 
 
 class ObjectiveSpec(Section):
-    """A metric to optimise, and the direction in which it is better."""
+    """A metric to optimise, and its better direction."""
 
     WITHOUT_NAME = ("metric", "direction")
 
@@ -106,7 +99,7 @@ class ObjectiveSpec(Section):
     direction: Annotated[Direction, Field(description="minimize, maximize")] = "minimize"
 
     def record(self) -> Objective:
-        """Return the objective as a record, the form that other code uses."""
+        """Return the objective as a record."""
         return Objective(metric=self.metric, direction=self.direction)
 
 
@@ -137,7 +130,7 @@ class ConstraintSpec(Section):
         return {"metric": self.metric} | {side: bound for side, bound in bounds.items() if bound is not None}
 
     def record(self) -> Constraint:
-        """Return the constraint as a record, the form that other code uses."""
+        """Return the constraint as a record."""
         return Constraint(metric=self.metric, min=self.min, max=self.max)
 
 
@@ -149,9 +142,9 @@ _TRAINING_OPTIONS: dict[str, Any] = dict(training_keys())
 
 
 class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAINING_OPTIONS)):  # type: ignore[misc]
-    """Training options of every trial. Each key except `epochs` may be a parameter of the space instead.
+    """Training options of every trial (`trainers.trainer_options.TrainerOptions`).
 
-    Names, types and defaults of the other keys come from `trainers.trainer_options.TrainerOptions`.
+    Each key except `epochs` may be a parameter of the space instead.
     """
 
     ADVICE: ClassVar[Mapping[str, str]] = {
@@ -170,7 +163,7 @@ class TrainingSpec(create_model("_OptionsSpec", __base__=_EpochsSpec, **_TRAININ
 
 
 class PrunerSpec(Section):
-    """The pruner, built in or "module:Object", with its options; a built-in pruner's options are checked here."""
+    """The pruner, built in or "module:Object", with its options."""
 
     WITHOUT_NAME = ("name",)
 
@@ -214,7 +207,7 @@ class PrunerSpec(Section):
         return {"name": self.name, **self.options}
 
     def given(self) -> dict[str, object]:
-        """Return the pruner's name and options in one mapping."""
+        """Return name and options in one mapping."""
         return self._as_mapping()
 
 
@@ -235,7 +228,7 @@ class SearchSpec(Section):
 
     Attributes:
         first_trials: Parameters of the first trials; missing parameters are drawn at random.
-        learn_space: Whether trials may request parameters outside the space, which samplers then suggest, too.
+        learn_space: Whether trials may request parameters outside the space.
         advisor: Program that proposes configurations; the sampler `cokriging` compares them with its own.
     """
 
@@ -261,9 +254,7 @@ class SearchSpec(Section):
     @model_validator(mode="after")
     def _can_value_proposals(self) -> SearchSpec:
         if self.advisor is not None and (sampler := self.chosen.sampler) != "cokriging":
-            problem = (
-                f"the sampler {sampler} cannot value its proposals. Set sampler to cokriging, or remove the advisor"
-            )
+            problem = f"the sampler {sampler} cannot compare proposals. Set sampler to cokriging, or remove advisor"
             raise SpecValueError(problem, ("advisor",))
         return self
 
@@ -275,7 +266,7 @@ class SearchSpec(Section):
         return self
 
     def problem_of_learning(self) -> tuple[tuple[str, ...], str] | None:
-        """Return path and problem of the first key that is impossible with `learn_space`; None without a problem."""
+        """Return path and problem of the first key that `learn_space` forbids, or None."""
         with_learning = "while the space is learnt as trials run"
         for key, name, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner.name, PRUNERS)):
             if name in {"cokriging", "break_even"}:
@@ -335,7 +326,7 @@ class BudgetSpec(Section):
 
     @property
     def is_of_dollars_alone(self) -> bool:
-        """Return whether dollars are the only limit, which a study on free slots never reaches."""
+        """Return whether dollars are the only limit, which free slots never reach."""
         return self.hours is None and self.trials is None
 
     @model_validator(mode="after")
@@ -386,7 +377,7 @@ class ResourcesSpec(Section):
     def _autoscaler_knows_what_to_bring(self) -> ResourcesSpec:
         if not self.autoscale:
             return self
-        # The autoscaler has not added its nodes yet, so their kind and number cannot be looked up.
+        # The autoscaler has not added nodes yet, so their kind and number cannot be looked up.
         missing = [
             words
             for is_missing, words in (
@@ -405,9 +396,9 @@ class FaultsSpec(Section):
     """Limits after which a trial counts as hanging or lost.
 
     Attributes:
-        start_seconds: Longest silence of the ranks while loading, compiling or doing anything else for the first time.
-        silence_seconds: Longest silence of the ranks at any other time.
-        errors_at_start: Trials that may fail by user errors before any trained an epoch; null is no limit.
+        start_seconds: Longest silence of ranks while loading, compiling or doing anything else for the first time.
+        silence_seconds: Longest silence of ranks at other times.
+        errors_at_start: Trials that may fail by user errors before a trial trains an epoch; null is no limit.
         group_seconds: Longest wait for other ranks when a process group forms, and in a collective operation.
     """
 
@@ -422,10 +413,10 @@ class CheckpointsSpec(Section):
     """Place, frequency and number of checkpoints.
 
     Attributes:
-        every_seconds: Least seconds between two checkpoints for resuming; long epochs are also saved within.
+        every_seconds: Least seconds between checkpoints for resuming, also within long epochs.
         every_epochs: Epochs between two models that are kept, besides the epochs that the pruner keeps.
         most_paused: Number of paused trials beyond which the least valuable is pruned; null is no limit.
-        max_gib: GiB of checkpoints beyond which paused trials are pruned in the same way; null is no limit.
+        max_gib: GiB of checkpoints beyond which the least valuable paused trials are pruned; null is no limit.
     """
 
     folder: Annotated[str, Field(strict=True, min_length=1, description=ALLOWED_FOLDER)] = "./artifacts"

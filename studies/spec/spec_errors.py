@@ -16,14 +16,11 @@ _LONGEST_PART = 60
 
 
 class SpecError(UserError):
-    """The user's spec is wrong at `path` (keys and indices). `str` is one line to print before exit code 2."""
+    """The user's spec is wrong at `path` (keys and indices). `str` is one line."""
 
     def __init__(self, source: str, path: Path, problem: str, more: int = 0) -> None:
         super().__init__(source, path, problem, more)
-        self.source = source
-        self.path = path
-        self.problem = problem
-        self.more = more
+        self.source, self.path, self.problem, self.more = source, path, problem, more
 
     def __str__(self) -> str:
         parts = [self.source, dotted(self.path), self.problem]
@@ -32,22 +29,21 @@ class SpecError(UserError):
 
 
 class SpecValueError(ValueError):
-    """A problem that a validator found, at a path relative to the validated value."""
+    """A validator's problem, at a path relative to the validated value."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem, path)
-        self.problem = problem
-        self.path = path
+        self.problem, self.path = problem, path
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Return a path in the form of `--set`, such as `budget.usd`; very long names are cut."""
+    """Return a path as in `--set`, such as `budget.usd`; cuts very long names."""
     parts = (str(part) for part in path)
     return ".".join(part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}..." for part in parts)
 
 
 def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecError:
-    """Return an error with the first problem, which also counts the other problems."""
+    """Return an error with the first problem and the number of other problems."""
     path, problem = problems[0]
     return SpecError(source, path, problem, more=len(problems) - 1)
 
@@ -55,18 +51,18 @@ def first_problem(source: str, problems: Sequence[tuple[Path, str]]) -> SpecErro
 def from_validation(
     error: ValidationError, raw: Mapping[str, object], model: type[BaseModel], source: str
 ) -> SpecError:
-    """Return a `SpecError` for pydantic's error in the mapping `raw`, which was read from `source`.
+    """Return a SpecError for pydantic's error in the mapping `raw`, which was read from `source`.
 
-    Unknown keys are reported first, since a misspelt key is often the reason why another key is missing.
+    Reports unknown keys first, since another key is often missing because it was misspelt.
     """
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
-    problems: dict[Path, tuple[str, object]] = {}  # the kind of each problem, and the error of our own validators
+    problems: dict[Path, tuple[str, object]] = {}  # kind of each problem, and our validators' error
     for finding in findings:
         path = _path_in(raw, finding["loc"], keep_last=finding["type"] == "missing")
         cause = finding.get("ctx", {}).get("error")
         own = cause.path if isinstance(cause, SpecValueError | SpaceError) else ()
         problems.setdefault((*path, *own), (finding["type"], cause))
-    # A union reports a problem for each of its branches; the deepest one is the most specific.
+    # A union reports a problem for each branch; the deepest is the most specific.
     outer = {path[:length] for path in problems for length in range(len(path))}
     deepest = [path for path in problems if path not in outer]
     path = deepest[0]
@@ -84,20 +80,20 @@ def _problem(model: type[BaseModel], raw: Mapping[str, object], path: Path, kind
 
 
 def unknown_key(model: type[BaseModel], path: Path) -> str:
-    """Return the message about an unknown key at this path, with the nearest known key."""
+    """Return the message about an unknown key, with the nearest known key."""
     parent = model_of(field_at(model, path[:-1])) if path[1:] else model
     keys = list(parent.model_fields) if parent is not None else []
     key = path[-1]
     if key in (advice := getattr(parent, "ADVICE", {})):
         return f"found the unknown key {shown(key)}; {advice[key]}"
-    is_whole_spec = "study" in model.model_fields  # a section on its own does not know where else a key stands
+    is_whole_spec = "study" in model.model_fields  # a section alone does not know other sections' keys
     elsewhere = inner_keys(model) if is_whole_spec and len(path) <= 2 else {}
     hint = nearest(key, keys) or elsewhere.get(str(key))
     return f"found the unknown key {found(key, listed(keys) or 'no key', hint).removeprefix('found ')}"
 
 
 def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
-    """Return the model's field at a path, ignoring list indices; None where the path leaves the models."""
+    """Return the model's field at a path, ignoring list indices, or None."""
     field: FieldInfo | None = None
     here: type[BaseModel] | None = model
     for part in path:
@@ -111,17 +107,17 @@ def field_at(model: type[BaseModel], path: Path) -> FieldInfo | None:
 
 
 def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """Return the model that a field contains, also inside a tuple or union; None for fields of plain values."""
+    """Return the model that a field contains, also inside a tuple or union, or None."""
     return next(iter(_inside(field, lambda part: isinstance(part, type) and issubclass(part, BaseModel))), None)
 
 
 def holds_mapping(field: FieldInfo | None) -> bool:
-    """Return whether a field contains a mapping with the user's own keys, also inside a tuple or union."""
+    """Return whether a field contains a mapping with keys that users choose, also inside a tuple or union."""
     return bool(_inside(field, lambda part: dict in {part, typing.get_origin(part)}))
 
 
 def value_at(raw: object, path: Path) -> object:
-    """Return the value at a path inside mappings and lists; None if the path does not exist."""
+    """Return the value at a path inside mappings and lists, or None."""
     for part in path:
         if isinstance(raw, Mapping):
             raw = raw.get(part)
@@ -145,7 +141,7 @@ def _inside(field: FieldInfo | None, wanted: Callable[[object], bool]) -> list[t
 
 
 def _path_in(raw: object, loc: Path, *, keep_last: bool) -> Path:
-    """Return the path in the user's mapping for pydantic's location, which also names branches of unions."""
+    """Return pydantic's location without the names of union branches."""
     path: list[str | int] = []
     for part in loc:
         if (isinstance(raw, Mapping) and part in raw) or (isinstance(raw, list | tuple) and isinstance(part, int)):
@@ -175,7 +171,7 @@ def _refused(model: type[BaseModel], path: Path, value: object) -> str:
 
 
 def inner_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the full path of each key inside a section, such as `training.epochs`; of equal keys, the first."""
+    """Return the path of each key inside a section, such as `training.epochs`; of equal keys, the first."""
     found_keys: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = model_of(field)

@@ -1,4 +1,4 @@
-"""The spec as an immutable value with all defaults filled in. Reading a spec imports only light modules."""
+"""The spec as an immutable value with all defaults. Imports only light modules."""
 
 import copy
 import itertools
@@ -29,7 +29,6 @@ from studies.spec.sections import (
     ResourcesSpec,
     SearchSpec,
     TrainingSpec,
-    name_problems,
 )
 from studies.spec.spec_errors import (
     Path,
@@ -46,7 +45,7 @@ from studies.spec.yaml_reader import read_yaml, read_yaml_file
 from trainers.commands.command import COMMAND, problems_of
 
 CHANGEABLE = ("budget", "resources", "checkpoints", "faults")
-"""Sections that `resume --set` may change: limits and places of a study, but not its search."""
+"""Sections that `resume --set` may change."""
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
 _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -112,12 +111,12 @@ class StudySpec(Section):
 
     @property
     def objective_records(self) -> tuple[Objective, ...]:
-        """The objectives as records, the form that other code uses."""
+        """The objectives as records."""
         return tuple(objective.record() for objective in self.objectives)
 
     @property
     def constraint_records(self) -> tuple[Constraint, ...]:
-        """The constraints as records, the form that other code uses."""
+        """The constraints as records."""
         return tuple(constraint.record() for constraint in self.constraints)
 
     @model_validator(mode="before")
@@ -177,7 +176,9 @@ class StudySpec(Section):
     @field_validator("baselines")
     @classmethod
     def _names_differ(cls, baselines: tuple[BaselineSpec, ...] | None) -> tuple[BaselineSpec, ...] | None:
-        name_problems(baselines or ())
+        names = [one.name for one in baselines or ()]
+        if (index := first_repeated(names)) is not None:
+            raise SpecValueError(f"found {shown(names[index])} twice. Give each baseline its own name", (index, "name"))
         return baselines
 
     @field_validator("space", mode="before")
@@ -214,7 +215,7 @@ class StudySpec(Section):
 
 
 def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
-    """Read a spec from a YAML file, with overrides (`path=value`). Raises `SpecError` if unreadable or wrong."""
+    """Read a spec from a YAML file, with overrides (`path=value`). Raises SpecError if it is wrong."""
     raw = read_yaml_file(FilePath(path))
     if raw is None:
         raise SpecError(str(path), (), "the file is empty. Write a mapping with at least the key task")
@@ -223,7 +224,7 @@ def load_spec(path: str | FilePath, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
-    """Check a spec from YAML, JSON or Python objects. Raises a `SpecError` of one line if it is wrong."""
+    """Check a spec from YAML, JSON or Python objects. Raises SpecError if it is wrong."""
     raw = as_plain(_as_mapping(mapping, source))
     check_texts(raw, source)
     try:
@@ -233,14 +234,14 @@ def parse_spec(mapping: object, source: str = "spec") -> StudySpec:
 
 
 def apply_overrides(mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Return a copy of a spec's mapping with overrides (`path=value`). Raises `SpecError` for unknown paths."""
-    with suppress(SpecValueError):  # parsing reports it later, with the path
+    """Return a copy of a spec's mapping with overrides (`path=value`). Raises SpecError for unknown paths."""
+    with suppress(SpecValueError):  # parsing will report it, with the path
         mapping = in_long_form(mapping)
     return apply_to(StudySpec, mapping, overrides)
 
 
 def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySpec:
-    """Return the spec with overrides of budget, resources, checkpoints or faults. SpecError for other keys."""
+    """Return the spec with overrides in `CHANGEABLE` sections. Raises SpecError for other keys."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] not in CHANGEABLE:
@@ -250,7 +251,7 @@ def apply_resume_overrides(spec: StudySpec, overrides: Sequence[str]) -> StudySp
 
 
 def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
-    """Return the spec as JSON data for `parse_spec`, without `training` keys that the space contains."""
+    """Return the spec as JSON data for `parse_spec`."""
     mapping = spec.model_dump(mode="json")
     varied = spec.space.names() if spec.space is not None else ()
     mapping["training"] = {key: value for key, value in mapping["training"].items() if key not in varied}
@@ -258,7 +259,7 @@ def spec_to_mapping(spec: StudySpec) -> dict[str, Any]:
 
 
 def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path, str]]:
-    """Return path and problem of each key that is both in `training` and in the space."""
+    """Return path and problem of each key in both `training` and the space."""
     both = [key for key in training.model_fields_set if space is not None and key in space]
     return [
         (
@@ -270,7 +271,7 @@ def doubly_given(training: TrainingSpec, space: Space | None) -> list[tuple[Path
 
 
 def _parse_with(mapping: Mapping[str, object], overrides: Sequence[str], source: str) -> StudySpec:
-    """Apply the overrides and check the spec. A problem at an overridden path names the override."""
+    """Apply overrides and check the spec; a problem at an overridden path names the override."""
     changed = apply_overrides(mapping, overrides)
     try:
         return parse_spec(changed, source)
@@ -322,7 +323,7 @@ DEEPEST = 3  # depth at which typed objects can be in a spec: `search.pruner`, `
 
 
 def as_plain(spec: Mapping[str, object]) -> dict[str, object]:
-    """Return the mapping with sections, spaces and parameters in YAML's form, so that it is checked like a file."""
+    """Return the mapping with sections, spaces and parameters in YAML's form."""
     return {key: _plain(value, DEEPEST - 1) for key, value in spec.items()}
 
 
@@ -357,7 +358,7 @@ _NOTHING = _Nothing()
 
 
 def differences(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Return where two specs differ, except `NOT_COMPARED`, such as `training.epochs: 20 in the store, 30 given`."""
+    """Return differences such as `training.epochs: 20 in the store, 30 given`, except in `NOT_COMPARED`."""
     return [
         "{}: {} in the store, {} given".format(dotted(path), *_shown_apart(before, after))
         for path, before, after in _differing(spec_to_mapping(stored), spec_to_mapping(given))
@@ -372,7 +373,7 @@ def differing_keys(stored: StudySpec, given: StudySpec, sections: Sequence[str])
 
 
 def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Yield different values with their paths. In a list only the first counts, since an insertion moves the rest."""
+    """Yield different values with their paths; of lists only the first, since an insertion moves the rest."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from _differing(before.get(key, _NOTHING), after.get(key, _NOTHING), (*path, key))
@@ -384,7 +385,7 @@ def _differing(before: object, after: object, path: Path = ()) -> Iterator[tuple
 
 
 def _shown_apart(before: object, after: object) -> tuple[str, str]:
-    """Return both values, shortened for a message so that the difference is visible."""
+    """Return both values, shortened so that the difference is visible."""
     one, other = in_full(before), in_full(after)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     if equal < LONGEST_VALUE - _CONTEXT:
@@ -393,11 +394,11 @@ def _shown_apart(before: object, after: object) -> tuple[str, str]:
 
 
 FREE_FORM = (("space",), ("search", "pruner"))
-"""Paths below which users choose the keys, besides fields that hold a `dict`: parameters, options of a pruner."""
+"""Paths below which users choose the keys, besides `dict` fields: parameters and options of a pruner."""
 
 
 def split_override(override: str) -> tuple[Path, object]:
-    """Split `path=value`, and read the value as YAML. Raises `SpecError` if a part is missing or invalid."""
+    """Split `path=value`, and read the value as YAML. Raises SpecError if a part is missing or invalid."""
     source = f"--set {shown(override)}"
     text, equals, value = override.partition("=")
     path = tuple(part.strip() for part in text.split("."))
@@ -411,7 +412,7 @@ def split_override(override: str) -> tuple[Path, object]:
 def apply_to(model: type[BaseModel], mapping: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Return a deep copy of the mapping with each `path=value` set; later overrides win.
 
-    `model` defines the valid paths; below `FREE_FORM` and `dict` fields any path is valid. Raises SpecError otherwise.
+    Raises SpecError for paths that `model` does not have; below `FREE_FORM` and `dict` fields, any path is valid.
     """
     changed: dict[str, object] = copy.deepcopy(dict(mapping))
     for override in overrides:

@@ -1,4 +1,4 @@
-"""YAML for specs: safe loading, no repeated keys, `1e-4` as a number, and errors for ambiguous numbers."""
+"""YAML for specs: safe loading, no repeated keys, `1e-4` as a number, no ambiguous numbers."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ _STRING = "tag:yaml.org,2002:str"
 
 MOST_NESTED = 120  # deepest nesting of values in a document
 _LONGEST = 1_000_000
-"""Largest number of characters of a document with its aliases written out: ten lines can expand to billions."""
+"""Longest document, in characters with aliases written out: ten lines can expand to billions."""
 
 # YAML 1.2's floats. PyYAML reads YAML 1.1, in which `1e-4` and `5e3` are strings.
 _FLOAT_1_2 = re.compile(
@@ -40,19 +40,19 @@ _INT_OF_ONE = re.compile(rf"[-+]?(?:{_AMBIGUOUS})")
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader, ten times as fast, if PyYAML was built with it."""
+"""libyaml's loader, which is ten times faster, if PyYAML was built with it."""
 
 
 class _Reader(_Loader):  # type: ignore[misc]
-    """PyYAML's safe loader, but with the numbers of YAML 1.2 and without dates."""
+    """PyYAML's safe loader with YAML 1.2's numbers and without dates."""
 
 
 class _Writer(yaml.SafeDumper):
-    """PyYAML's safe dumper, but with quotes around texts that `_Reader` would read as numbers."""
+    """PyYAML's safe dumper with quotes around texts that `_Reader` would read as numbers."""
 
 
 def _text_node(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Return the node of a text; the next-line character must be escaped, since PyYAML folds it."""
+    """Escape the next-line character, which PyYAML would fold."""
     return writer.represent_scalar(_STRING, text, style='"' if "\x85" in text else None)
 
 
@@ -69,7 +69,7 @@ for _form in (_Reader, _Writer):
 
 
 def write_yaml(value: object, *, on_one_line: bool = False) -> str:
-    """Return plain values as YAML, which `read_yaml` can read. Long lines are not broken."""
+    """Return plain values as YAML for `read_yaml`, without breaking long lines."""
     text: str = yaml.dump(
         value, Dumper=_Writer, default_flow_style=on_one_line, sort_keys=False, allow_unicode=True, width=math.inf
     )
@@ -77,7 +77,7 @@ def write_yaml(value: object, *, on_one_line: bool = False) -> str:
 
 
 def read_yaml_file(path: FilePath) -> object:
-    """Read a YAML file. Raises `SpecError` if it cannot be read or is invalid."""
+    """Read a YAML file. Raises SpecError if it is unreadable or invalid."""
     allowed = "Name a readable YAML file"
     try:
         with path.open(encoding="utf-8") as file:
@@ -117,12 +117,12 @@ def read_yaml(text: str, source: str) -> object:
     except RecursionError:
         raise _unreadable(source, "values nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's constructors raise Python's own errors, for instance at `!!int x` or at a number that is too long.
+        # PyYAML's constructors raise Python's errors, for instance for `!!int x` or a number that is too long.
         raise _unreadable(source, str(error).partition("\n")[0] or type(error).__name__) from None
 
 
 def _check_depth(text: str, source: str) -> None:
-    """Raise SpecError for a text that is too long or nested too deeply, which could crash libyaml."""
+    """Raise SpecError for a text that is too long, or so deeply nested that libyaml could crash."""
     if len(text) > _LONGEST:
         raise SpecError(source, (), f"found more than {_LONGEST:,} characters. Write a shorter document")
     depth = 0
@@ -142,7 +142,8 @@ def _check_size(root: yaml.Node, source: str) -> None:
     def size(node: yaml.Node) -> int:
         if id(node) not in sizes:
             sizes[id(node)] = None
-            sizes[id(node)] = min(1 + sum(map(size, _children(node)), _length(node)), _LONGEST + 1)
+            length = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+            sizes[id(node)] = min(1 + sum(map(size, _children(node)), length), _LONGEST + 1)
         counted = sizes[id(node)]
         if counted is None:
             raise _unreadable(source, f"a value that contains itself, in line {node.start_mark.line + 1}")
@@ -159,12 +160,7 @@ def _children(node: yaml.Node) -> Iterable[yaml.Node]:
     return node.value if isinstance(node, yaml.SequenceNode) else ()
 
 
-def _length(node: yaml.Node) -> int:
-    return len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-
-
 def _check_keys_and_numbers(root: yaml.Node, source: str) -> None:
-    """Raise SpecError for keys that are repeated or no text, and for numbers that YAML versions read differently."""
     waiting: list[tuple[yaml.Node, Path]] = [(root, ())]
     seen: set[int] = set()  # an alias leads to the same node again
     while waiting:

@@ -1,4 +1,4 @@
-"""The store: controllers write studies in transactions that a lease guards, and all commands read them."""
+"""The store: the controller that holds a study's lease writes the study; all commands read it."""
 
 import functools
 import time
@@ -33,7 +33,7 @@ class StudyExistsError(StoreError):
 
 
 def new_id() -> str:
-    """Return a random id for a commit or insertion; a repetition with the same id is recognised."""
+    """Return a random id that identifies repetitions of a commit or an insertion."""
     return uuid.uuid4().hex
 
 
@@ -60,7 +60,7 @@ class TrialLine:
 
 
 class Store:
-    """A database with our tables (sqlite:///FILE or postgresql://...). Raises `StoreError` if it cannot be opened."""
+    """A database (sqlite:///FILE or postgresql://...). Raises `StoreError` if it cannot be opened."""
 
     def __init__(self, url: str, *, engine: sa.Engine | None = None) -> None:
         self.url = url
@@ -85,12 +85,12 @@ class Store:
             return list(connection.execute(sa.select(t.studies.c.name).order_by(t.studies.c.id)).scalars())
 
     def study_row(self, name: str) -> sa.Row[Any] | None:
-        """Return the row of the study with this name; None if no study has it."""
+        """Return the row of the study with this name, or None."""
         with self.snapshot() as connection:
             return connection.execute(sa.select(t.studies).where(t.studies.c.name == name)).first()
 
     def require(self, name: str) -> sa.Row[Any]:
-        """Return the study's row. Raises `StoreError` with the names of existing studies if it does not exist."""
+        """Return the study's row. Raises `StoreError` if it does not exist."""
         row = self.study_row(name)
         if row is None:
             names = self.study_names()
@@ -143,9 +143,9 @@ class Store:
         resets_price: bool = False,
         check: Callable[[sa.Connection], None] = lambda _: None,
     ) -> None:
-        """Replace the spec by a spec with another budget, resources or checkpoints.
+        """Replace the spec. `resets_price` deletes the price from `set_price`.
 
-        `resets_price` deletes the price from `set_price`. `check`, in the transaction, raises if the spec is fixed.
+        `check` runs in the transaction, and raises if the spec must not change now.
         """
         with self.engine.begin() as connection:
             check(connection)
@@ -153,7 +153,7 @@ class Store:
             connection.execute(row.values(usd_per_slot_hour=None) if resets_price else row)
 
     def keep_counted(self, study_id: int, examples: Sequence[Mapping[str, Any]]) -> None:
-        """Store the sizes that were counted for examples of the study's space, the same in every process."""
+        """Store the sizes counted for example configurations, so that every process uses the same."""
         with self.engine.begin() as connection:
             counted = [dict(one) for one in examples]
             connection.execute(sa.update(t.studies).where(t.studies.c.id == study_id).values(counted_examples=counted))
@@ -172,8 +172,8 @@ class Store:
     ) -> int:
         """Insert a configuration that waits to start, and return its id. Raises LeaseLostError if the lease is lost.
 
-        `origin` is "sampler", "enqueue" or "baseline". Only controllers pass a `lease_token`. To repeat an insertion
-        whose outcome is unknown, pass the same `enqueue_id` (from `new_id`), which inserts at most once.
+        `origin` is "sampler", "enqueue" or "baseline". Only controllers pass a `lease_token`. Repeated calls with
+        the same `enqueue_id` (from `new_id`) insert once.
         """
         enqueue_id = enqueue_id or new_id()
         row = {
@@ -202,7 +202,7 @@ class Store:
             return int(connection.execute(sa.insert(t.trials).returning(t.trials.c.id), row).scalar_one())
 
     def queued(self, study_id: int) -> list[QueuedTrial]:
-        """Return the configurations that wait to start, oldest first."""
+        """Return waiting configurations, oldest first."""
         c = t.trials.c
         query = sa.select(c.id, c.params, c.world_size, c.origin, c.sampler_attributes.label("attributes"))
         query = query.where(c.study_id == study_id, c.state == "queued").order_by(c.id)
@@ -210,7 +210,7 @@ class Store:
             return [QueuedTrial(**row) for row in connection.execute(query).mappings()]
 
     def find_trial(self, study_id: int, *, number: int | None = None, trial_id: int | None = None) -> TrialLine | None:
-        """Return a trial by its number or row id, without its epochs; None without such a trial."""
+        """Return the trial with this number or row id, without epochs, or None."""
         c = t.trials.c
         which = c.id == trial_id if number is None else c.number == number
         query = sa.select(c.id, c.number, c.state, c.origin, c.reason).where(c.study_id == study_id, which)
@@ -219,7 +219,7 @@ class Store:
         return None if row is None else TrialLine(**row)
 
     def request_cancel(self, trial_id: int) -> bool:
-        """Ask the study's current or next controller to end a trial forever. Returns False if it has ended."""
+        """Ask the study's current or next controller to end a trial. Returns False if it has ended."""
         which = (t.trials.c.id == trial_id, t.trials.c.state.in_(CANCELLABLE_STATES))
         with self.engine.begin() as connection:
             update = sa.update(t.trials).where(*which).values(cancel_requested_at=clock_of(connection))
@@ -236,13 +236,13 @@ class Store:
             return list(connection.execute(query.order_by(t.trials.c.id)).scalars())
 
     def set_price(self, study_id: int, usd_per_slot_hour: float) -> None:
-        """Set the price of a slot, which replaces the spec's; the current or next controller reads it."""
+        """Set the price of a slot, which replaces the spec's price."""
         with self.engine.begin() as connection:
             row = sa.update(t.studies).where(t.studies.c.id == study_id)
             connection.execute(row.values(usd_per_slot_hour=usd_per_slot_hour))
 
     def price_that_was_set(self, study_id: int) -> float | None:
-        """Return the price per slot-hour from `set_price`, which replaces the spec's; None if never set."""
+        """Return the price from `set_price`; None if never set."""
         query = sa.select(t.studies.c.usd_per_slot_hour).where(t.studies.c.id == study_id)
         with self.snapshot() as connection:
             price: float | None = connection.execute(query).scalar_one()
@@ -253,9 +253,8 @@ class Store:
     ) -> None:
         """Write all changes in one transaction, in order. Raises `LeaseLostError` if the lease is lost.
 
-        The study's row stores the id of the last commit. If a connection broke, so that the outcome of a commit is
-        unknown, it can be repeated with the same `commit_id` (from `new_id`), and is written only once. `lease_token`
-        is None only in tests without a controller.
+        If a connection broke during a commit, repeat the call with the same `commit_id` (from `new_id`): it is written
+        once. `lease_token` is None only in tests.
         """
         rows = list(changes)
         with self.engine.begin() as connection:
@@ -274,7 +273,7 @@ class Store:
 
 @functools.cache  # SQLAlchemy takes longer to make a statement than SQLite to execute it
 def _new_revision(names: tuple[str, ...]) -> ReturningUpdate[int]:
-    """Return the statement that sets columns and the next revision of a study, unless `commit_id` was applied."""
+    """Return a statement that sets columns and the next revision, unless `commit_id` was applied."""
     commit_id: sa.BindParameter[str] = sa.bindparam("commit_id")
     columns: dict[str, Any] = {name: sa.bindparam(name) for name in names}
     return (

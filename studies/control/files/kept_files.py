@@ -1,4 +1,4 @@
-"""Chooses the checkpoint files to keep (best models, and files for resuming trials), and deletes the others."""
+"""Chooses which checkpoints to keep (best models, and files for resuming trials), and deletes the others."""
 
 import logging
 import queue
@@ -15,7 +15,7 @@ from trainers.checkpoints.locations import MissingLibraryError, is_url
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Milestone:
-    """An epoch whose saved model is offered to users, with its signed objectives (smaller is better) and its file."""
+    """An epoch with a saved model, its signed objectives (smaller is better) and its file."""
 
     trial_id: int
     epoch: int
@@ -25,7 +25,7 @@ class Milestone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """Files that may be deleted, and (trial id, epoch) pairs whose models are no longer offered to users."""
+    """Files to delete, and (trial id, epoch) pairs whose models are no longer offered to users."""
 
     files: tuple[str, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
@@ -42,20 +42,20 @@ class CheckpointKeeper:
     total_bytes: int = 0
 
     def weigh(self, path: str, size: int) -> None:
-        """Record the size of a kept file in bytes; ignores other files."""
+        """Record a kept file's size in bytes; ignores other files."""
         if path in self._reasons:
             self.total_bytes += size - self._bytes.get(path, 0)
             self._bytes[path] = size
 
     @property
     def archive(self) -> list[Milestone]:
-        """Return the non-dominated models of all trials and epochs, oldest first."""
+        """Non-dominated models of all trials and epochs, oldest first."""
         return self._members["archive"]
 
     def offer(self, new: Milestone, to: str) -> tuple[bool, Released]:
-        """Offer a model to the list `to`. Of equal models, the list "front" keeps all, other lists the earliest.
+        """Offer a model to the list `to`. Of equal models, "front" keeps all, other lists the earliest.
 
-        Returns whether the list took the model, and the files that may now be deleted.
+        Returns whether the list took the model, and files to delete.
         """
         members = self._members[to]
         beaten = any(dominates(m.values, new.values) or (to != "front" and m.values == new.values) for m in members)
@@ -68,7 +68,7 @@ class CheckpointKeeper:
         return True, self._release([(m, to) for m in leaving])
 
     def go_on_from(self, trial_id: int, path: str | None) -> Released:
-        """Set or clear the file from which the trial resumes; returns the files that may now be deleted."""
+        """Set or clear the file from which a trial resumes; returns files to delete."""
         before = self._resume.pop(trial_id, None)
         if path is not None:
             self._resume[trial_id] = path
@@ -78,12 +78,12 @@ class CheckpointKeeper:
         return Released(files=self._drop(before, "resume"))
 
     def frees_bytes(self, trial_id: int) -> int:
-        """Return the bytes that pruning the trial would free; 0 if its file is kept for other reasons, too."""
+        """Return the bytes that pruning the trial would free."""
         path = self._resume.get(trial_id, "")
         return self._bytes.get(path, 0) if self._reasons.get(path) == {"resume"} else 0
 
     def other_than(self, path: str, trial_id: int, epoch: int) -> Milestone | None:
-        """Return the trial's latest saved model up to `epoch` whose file is not `path`; None if no model qualifies."""
+        """Return the trial's latest saved model up to `epoch` in a file other than `path`, or None."""
         kept = [
             milestone
             for members in self._members.values()
@@ -115,13 +115,13 @@ class CheckpointKeeper:
 
 WORKERS = 4  # number of simultaneous deletions in an object store
 FINISH_SECONDS = 30.0
-"""Longest wait for unconfirmed deletions at the end of a study; `automl gc` finds files that remain."""
+"""Longest wait for deletions at the end of a study; `automl gc` finds files that remain."""
 _LOOK_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
 
 def delete_file(path: str) -> None:
-    """Delete a checkpoint. A failure is only logged, since it costs disk space but no results."""
+    """Delete a checkpoint. A failure is only logged, since it costs only disk space."""
     try:
         place_of(path).delete(path)
     except (OSError, MissingLibraryError) as error:
@@ -130,7 +130,7 @@ def delete_file(path: str) -> None:
 
 
 class Deleter:
-    """Deletes local files at once, and files in an object store in threads that do not delay the end of the process."""
+    """Deletes local files at once, and files in an object store in daemon threads."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -152,7 +152,7 @@ class Deleter:
             thread.start()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Wait for running deletions, at most `seconds`; logs the number of deletions that are not done by then."""
+        """Wait for deletions, at most `seconds`; logs the number of unfinished deletions."""
         deadline = time.monotonic() + seconds
         while self._unfinished and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)

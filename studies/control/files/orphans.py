@@ -1,11 +1,11 @@
 """Orphans: checkpoints that no row of the store mentions, since their process died before the commit.
 
-Only the folders of the study's trials are searched, for files named like checkpoints and unfinished checkpoints; links
-are not followed. In an object store, orphans are also parts, manifests and unfinished uploads. Each object is checked
-by its name, since listings may be outdated.
+Only folders of the study's trials are searched, for finished and unfinished checkpoints; links are not followed. In an
+object store, orphans are also parts, manifests and unfinished uploads. Each object is requested by name, since listings
+may be outdated.
 
-A copied store uses the same checkpoint folder as its source. A note in the folder holds the token of the last lease
-that used it. If the store does not know the token, a copy of the study has continued there.
+A copied store uses the checkpoint folder of its source. A note in the folder holds the token of the last lease that
+used it. If the store does not know the token, a copy of the study has continued there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trainers.checkpoints.object_store import ObjectStore, StoredObject
 
 YOUNG_SECONDS = 3600.0
-"""Age in seconds below which a file of a running study stays, since its measurement may not be committed yet."""
+"""Age in seconds below which a running study's file stays: its epoch may not be committed yet."""
 RANK_SECONDS = 10.0  # seconds within which ranks of a killed controller notice that their cluster is gone
 NOTE = ".lease"  # name of the note in a study's folder; it contains a lease's token, or `shared`
 _SHARED = "shared"
@@ -67,8 +67,8 @@ class Orphan:
 def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> list[Orphan]:
     """Return paths to delete, files before folders and manifests before parts. Raises OSError if the disk is away.
 
-    A file of the same trial, epoch and attempt as a mentioned checkpoint stays: a user may have moved the checkpoint
-    here. If ranks may be writing (`is_running`), recent files, recent folders and files of confirmations stay, too.
+    A file with trial and name of a mentioned checkpoint stays, since a user may have moved the checkpoint here. If
+    ranks may be writing (`is_running`), recent files, folders and files of confirmations stay, too.
     """
     changed_before = time.time() - YOUNG_SECONDS if is_running else float("inf")
     kept = {one for path in mentioned for one in (path, joined(folder, *path.split("/")[-2:]))}
@@ -91,7 +91,7 @@ def find_orphans(folder: str, mentioned: Iterable[str], *, is_running: bool) -> 
 
 
 def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
-    """Delete orphans, and return the deleted ones. Logs a warning for each path that cannot be deleted."""
+    """Delete orphans, and return the deleted ones. Logs a warning for each failure."""
     gone = []
     for orphan in orphans:
         try:
@@ -104,7 +104,7 @@ def delete_orphans(orphans: Iterable[Orphan]) -> list[Orphan]:
 
 
 def mark_used(folder: str, store: Store, lease: Lease) -> None:
-    """Write the lease's token into the study's folder, before this controller writes other files there."""
+    """Write the lease's token into the study's folder. Call it before writing other files there."""
     try:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
@@ -135,13 +135,13 @@ def check_not_shared(folder: str, store: Store, study_id: int) -> None:
 
 
 def unmark(folder: str) -> None:
-    """Delete the note about the lease from a deleted study's folder; errors of the disk are ignored."""
+    """Delete the note from a deleted study's folder; ignores errors of the disk."""
     with suppress(OSError):
         place_of(folder).delete_note(joined(folder, NOTE))
 
 
 def check_in_place(mentioned: Iterable[str]) -> None:
-    """Raise StoreError if a checkpoint's folder is missing, because its trials would begin again."""
+    """Raise StoreError if a checkpoint folder is missing, since its trials would begin again."""
     by_folder: dict[str, list[str]] = {}
     for path in sorted(mentioned):
         by_folder.setdefault(path.rsplit("/", 2)[0], []).append(path)
@@ -156,7 +156,7 @@ def check_in_place(mentioned: Iterable[str]) -> None:
 
 
 def _has_objects(folder: str, paths: Iterable[str]) -> bool:
-    """Return whether a folder of an object store is not empty. Checks `paths` too, since listings may be outdated."""
+    """Return whether a folder is not empty; checks `paths`, too, since listings may be outdated."""
     store = _store_of(folder)
     return any(store.objects_below(folder)) or any(map(store.is_there, paths))
 
@@ -176,7 +176,7 @@ def sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def wait_for_ranks(study_uid: str) -> None:
-    """Wait until all processes of a dead controller's trials have ended on this machine."""
+    """Wait until all trial processes of a dead controller on this machine have ended."""
     deadline = time.monotonic() + RANK_SECONDS
     while any(_RANK in line for line in left_behind(study_uid).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -222,7 +222,7 @@ def _store_of(url: str) -> ObjectStore:
 
 
 def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: float) -> list[StoredObject]:
-    """Return objects that no row mentions and that are older than `changed_before`, manifests before their parts."""
+    """Return unmentioned objects older than `changed_before`, manifests before their parts."""
     store, kept = _store_of(folder), {_checkpoint_of(url, folder) for url in mentioned}
     listed = (one for one in store.objects_below(folder) if one.modified_at < changed_before)
     unmentioned = [one for one in listed if _checkpoint_of(one.url, folder) not in {None, *kept}]
@@ -239,6 +239,6 @@ def _orphaned_objects(folder: str, mentioned: Iterable[str], changed_before: flo
 
 
 def _checkpoint_of(url: str, folder: str) -> str | None:
-    """Return the checkpoint to which an object belongs as main part, manifest or part; None for other objects."""
+    """Return the checkpoint to which an object belongs, or None."""
     named = _OBJECT.fullmatch(url.removeprefix(f"{folder}/")) if url.startswith(f"{folder}/") else None
     return url.removesuffix(name_of(url)) + named[1] if named else None

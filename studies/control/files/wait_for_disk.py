@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.2
 
 
 def storage_problem(folder: str) -> str:
-    """Write a small file as a test; returns a line that describes the problem, or an empty string."""
+    """Write a small file as a test; returns the problem in one line, or an empty string."""
     try:
         place_of(folder).try_out(folder, TRY_BYTES)
     except OSError as error:
@@ -24,14 +24,14 @@ def storage_problem(folder: str) -> str:
 
 
 class RoomWaiter:
-    """Waits until a folder is writable. The pause between attempts grows until the study makes progress."""
+    """Waits until a folder is writable. Pauses between attempts grow until the study makes progress."""
 
     def __init__(self, folder: str, is_over: Callable[[], bool]) -> None:
         self._folder, self._is_over = folder, is_over
         self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, *, made_progress: bool) -> bool:
-        """Return True when the folder is writable, False if the study ended. After progress, pauses are short."""
+        """Return True when the folder is writable, False if the study ended."""
         self._pause_seconds = FIRST_PAUSE_SECONDS if made_progress else self._pause_seconds
         while True:
             end = time.monotonic() + self._pause_seconds

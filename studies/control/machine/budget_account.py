@@ -1,4 +1,4 @@
-"""The budget of an open study: money spent, time reserved for running trials, and the deadline."""
+"""The budget of a study: money spent, time reserved for running trials, and the deadline."""
 
 import math
 from collections import deque
@@ -13,7 +13,7 @@ from studies.storage.writing.changes import Charged, PoolChanged, PoolColumns, P
 from trainers.protocol import EXPLAINING_SECONDS
 
 EPOCHS_AHEAD = 2
-"""Epochs promised ahead: a draining gang ends its epoch, and may have begun the next one when the order arrives."""
+"""Epochs promised ahead: a gang may have begun its next epoch when the order to stop arrives."""
 _LEAST_EXPLAINING_SECONDS = 0.5
 MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
@@ -23,7 +23,7 @@ LATE_TICKS = 100  # number of recent watchdog delays from which the next delay i
 
 
 class BudgetAccount:
-    """Charges devices (slots), reserves time for running trials, and computes the deadline of the budget."""
+    """Charges slots, reserves time for running trials, and computes the deadline."""
 
     def __init__(
         self, setup: StudySetup, outbox: Outbox, *, spent_nano_usd: int, alive_seconds: float, alive_since: float
@@ -40,7 +40,7 @@ class BudgetAccount:
         self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
-        """Start to charge the slots of the pool."""
+        """Start to charge slots."""
         setup = self._setup
         self._meter = SlotMeter(slots=setup.slots, usd_per_slot_hour=setup.usd_per_slot_hour, opened_at=now)
         self._clock = BudgetClock(
@@ -60,20 +60,20 @@ class BudgetAccount:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the pool is open, so that slots are charged."""
+        """Return whether the pool is open."""
         return self._meter is not None
 
     @property
     def deadline(self) -> float:
-        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._clock.deadline if self._clock else math.inf
 
     @property
     def cut_at(self) -> float:
-        """Return the time at which unfinished epochs are stopped, in seconds since 1970.
+        """Time at which unfinished epochs are stopped, in seconds since 1970.
 
-        Epochs stop before the deadline by `cut_seconds` or twice the latest delay of the regular check, and by the time
-        needed to measure the chosen models.
+        The time left until the deadline is `cut_seconds`, or twice the longest recent delay of the regular check, plus
+        the time to measure the chosen models.
         """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
@@ -83,29 +83,29 @@ class BudgetAccount:
         return self._clock.deadline - kept
 
     def will_test(self, evaluation_seconds: float, *, has_test_part: bool, can_explain: bool) -> None:
-        """Reserve time to measure and describe models at the end, estimated from an evaluation's duration."""
+        """Reserve time to measure and describe models at the end."""
         evaluations = (1 + len(self._setup.baselines)) * has_test_part + can_explain
         explaining = EXPLAINING_SECONDS if can_explain else 0.0
         self._test_seconds = self._restart_seconds + evaluations * evaluation_seconds + explaining
 
     def explain_seconds(self, now: float) -> float:
-        """Return the seconds for describing a model's predictions: half of the time left after loading the model."""
+        """Return the seconds for describing a model's predictions: half of the time after loading it."""
         left = (self.deadline - now - self._restart_seconds) / 2
         return min(EXPLAINING_SECONDS, max(left, _LEAST_EXPLAINING_SECONDS))
 
     @property
     def _restart_seconds(self) -> float:
-        """Seconds to restart a slot's killed process and to start a trial in it."""
+        """Seconds to restart a killed process and start a trial in it."""
         return (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
     def left_nano_usd(self, now: float) -> int | None:
-        """Return the nano-dollars that can be spent until the deadline; None without a deadline or a price."""
+        """Return the nano-dollars to spend until the deadline; None without deadline or price."""
         if self._clock is None or self._clock.deadline == math.inf or not self._clock.nano_usd_per_second:
             return None
         return max(math.floor((self._clock.deadline - now) * self._clock.nano_usd_per_second), 0)
 
     def slots_ready(self, now: float) -> None:
-        """Record how long the pool took to start its first processes."""
+        """Record how long the first processes took to start."""
         if self._warm_up_seconds is None and self._meter is not None:
             self._warm_up_seconds = now - self._meter.opened_at
 
@@ -114,22 +114,22 @@ class BudgetAccount:
         self._late_seconds.append(late_seconds)
 
     def left_seconds(self, now: float) -> float:
-        """Return the time left for training; infinite without a limit of dollars or hours."""
+        """Return the seconds left for training; infinite without a deadline."""
         return max(self.cut_at - now, 0.0)
 
     def left_share(self, now: float) -> float:
-        """Return the unspent share of the budget, from 0 to 1; 1 without a limit of dollars or hours."""
+        """Return the unspent share of the budget; 1 without a deadline."""
         if self._clock is None or self._clock.deadline == math.inf:
             return 1.0
         return (self._clock.deadline - now) / self._clock.total_seconds
 
     @property
     def binding(self) -> StopReason:
-        """Return the limit that will be reached first, dollars or hours."""
+        """The limit that will be reached first: dollars or hours."""
         return self._clock.binding if self._clock else "budget_usd"
 
     def used_up(self) -> StopReason | None:
-        """Return the limit that was reached before the pool opened; None if the budget is not used up."""
+        """Return the limit that was reached before the pool opened, or None."""
         limits = self._setup.limits
         if limits.usd is not None and self.spent_nano_usd >= limits.usd * NANO:
             return "budget_usd"
@@ -139,12 +139,12 @@ class BudgetAccount:
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars spent above the budget. Epochs are stopped only at regular checks."""
+        """Nano-dollars spent above the budget, since epochs are stopped only at regular checks."""
         limit = self._setup.limits.usd
         return 0 if limit is None else max(0, self.spent_nano_usd - round(limit * NANO))
 
     def slots_gone(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots up to `now` and no longer, since their devices are gone."""
+        """Charge slots up to `now`, and stop charging: their devices are gone."""
         if self._meter is not None:
             before, slots = self._meter.charged_slots, tuple(slots)
             self._book(self._meter.charge(slots, "idle", now))
@@ -153,7 +153,7 @@ class BudgetAccount:
                 self._rate_changed(now)
 
     def slots_back(self, slots: Iterable[int], now: float) -> None:
-        """Charge slots again from `now`, after their devices returned. Ignores slots that are charged already."""
+        """Charge slots again from `now`; ignores slots that are charged already."""
         if self._meter is not None:
             before = self._meter.charged_slots
             self._meter.go_on(slots, now)
@@ -168,7 +168,7 @@ class BudgetAccount:
 
     @property
     def usd_per_slot_hour(self) -> float:
-        """Return the current price of one slot."""
+        """Current price of a slot."""
         return self._setup.usd_per_slot_hour if self._meter is None else self._meter.usd_per_slot_hour
 
     def _rate_changed(self, now: float) -> None:
@@ -181,18 +181,18 @@ class BudgetAccount:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Return the numbers of the charged slots."""
+        """Numbers of the charged slots."""
         return () if self._meter is None else self._meter.charged_slots
 
     def charge_idle(self, slots: Iterable[int], now: float) -> None:
-        """Charge idle slots for the time since their last charge."""
+        """Charge idle slots since their last charge."""
         if self._meter is not None:
             self._book(self._meter.charge(slots, "idle", now))
 
     def charge_trial(self, trial: Trial, kind: ChargeKind, now: float, *, seconds: float | None = None) -> Paid:
-        """Charge a running trial's slots for the time since their last charge, never beyond `now`.
+        """Charge a running trial's slots since their last charge, for `seconds` that rank 0 measured or up to `now`.
 
-        `seconds` were measured by rank 0; None charges up to `now`. Later charges cover the remaining time.
+        Never charges beyond `now`. Later charges cover the remaining time.
         """
         if self._meter is None or trial.attempt is None:
             return Paid()
@@ -217,7 +217,7 @@ class BudgetAccount:
         return cost
 
     def forecast(self, trial: Trial, ranks: int | None = None) -> EpochForecast | None:
-        """Return the forecast of epoch durations on `ranks` ranks; None before any epoch was measured."""
+        """Return the forecast of epoch durations on `ranks` ranks; None before the first epoch."""
         held = trial.world_size if trial.attempt is None else len(trial.attempt.slots)
         return self.forecaster.forecast(trial.world_size, trial.whole_epoch_seconds, ranks=ranks or held)
 
@@ -231,10 +231,10 @@ class BudgetAccount:
         epochs: int = 1,
         wait_seconds: float = 0.0,
     ) -> float:
-        """Return the probability that a trial finishes its next `epochs` epochs in the time left for training.
+        """Return the probability that a trial ends its next `epochs` epochs in the time left for training.
 
-        `ranks` None means the ranks that the trial holds, or its world size. A waiting trial starts after
-        `wait_seconds`. The probability is 1 without a deadline, or while no epoch has been measured and time is left.
+        `ranks` None means the trial's ranks. A waiting trial starts after `wait_seconds`. The probability is 1 without
+        a deadline, or if time is left before the first measured epoch.
         """
         left = self.left_seconds(now) - wait_seconds
         if left == math.inf:
@@ -245,7 +245,7 @@ class BudgetAccount:
         return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
-        """Return the seconds until the running epoch ends, and the next epoch's seconds; None early in the epoch."""
+        """Return the seconds to the end of the running epoch, and of the next epoch; None early in an epoch."""
         if self._meter is None or trial.attempt is None or fraction - trial.attempt.saved_fraction < LEAST_FRACTION:
             return None
         attempt = trial.attempt
@@ -262,17 +262,17 @@ class BudgetAccount:
         return min(now + seconds, max(self.deadline, now))
 
     def extend(self, attempt: Attempt, now: float) -> None:
-        """Reserve more time, up to the deadline, for a trial that runs longer than was reserved."""
+        """Reserve more time, up to the deadline, for a trial that exceeds its reserved time."""
         attempt.promised_until = min(now + max(now - attempt.leased_at, 1.0), max(self.deadline, now))
 
     def reserved(self, now: float, until: float) -> StudyColumns | None:
-        """Return the columns of the study's row that reserve the pool up to `until`; None for a closed pool."""
+        """Return columns that reserve the pool up to `until`; None for a closed pool."""
         if self._clock is None or self._meter is None:
             return None
         seconds = max(until - now, 0.0)
         nano_usd = round(seconds * self._clock.nano_usd_per_second) + self._meter.uncharged_nano_usd(now)
         if self._setup.limits.usd is not None:
-            # Promises end at the deadline, but the rounding of charges may add up to a few nano-dollars.
+            # Promises end at the deadline, but rounded charges may exceed it by a few nano-dollars.
             left = math.floor(self._setup.limits.usd * NANO) - self.spent_nano_usd
             nano_usd = max(min(nano_usd, left), 0)
         return {"reserved_nano_usd": nano_usd, "reserved_seconds": seconds}

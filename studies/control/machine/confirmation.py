@@ -1,7 +1,7 @@
-"""Repeats trainings for `automl confirm`, with the search's state machine but without changing the study's trials.
+"""Repeats trainings for `automl confirm`, with the search's state machine.
 
-The state machine treats the trainings as trials that were paused before their first step. Only costs and measurements
-are stored, and no checkpoint for resuming: after a fault, a training starts over.
+It treats the trainings as trials that were paused before their first step. Only costs and measurements are stored, and
+no checkpoint for resuming: after a fault, a training starts over.
 """
 
 import math
@@ -32,24 +32,24 @@ from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
 PATIENCE_SECONDS = 60.0  # seconds without any training to wait for devices lost with their node
 AUTOSCALER_PATIENCE_SECONDS = 1800.0
-"""Seconds to wait for lost devices with an autoscaler, which has to get and start a machine."""
+"""Seconds as in `PATIENCE_SECONDS` with an autoscaler, which has to start a machine."""
 RESERVE_SECONDS = 2.0  # seconds before the money is used up at which trainings are cut
 
 
 class SpentError(RunError):
-    """The money for the trainings is used up; finished trainings are kept. Allow more money, or train fewer models."""
+    """The money is used up; finished trainings are kept. Allow more money, or train fewer models."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrained:
-    """One finished or failed training."""
+    """A finished or failed training."""
 
     spec: TrialSpec
     points: tuple[Confirmed, ...]  # measurements at the epochs in the spec's `test_at`; only the cost after a failure
     failure: str = ""
 
     def at(self, epoch: int) -> Confirmed:
-        """Return the measurement at `epoch`, which must be in `test_at`."""
+        """Return the measurement at an epoch in `test_at`."""
         return next(point for point in self.points if point.epoch == epoch)
 
 
@@ -103,15 +103,15 @@ class ConfirmingMachine(StudyMachine):
         )
 
     def pool_refused(self, message: str, now: float) -> Step:  # noqa: ARG002 - as of a study
-        """Raise `PoolError`. No charges have to be stored, since the pool did not open."""
+        """Raise `PoolError`."""
         raise PoolError(message)
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Handle events like a study, and end the trainings if lost devices do not return in time."""
+        """Handle events; end the trainings if lost devices do not return in time."""
         return super().handle([*events, *self._gives_up(now)], now)
 
     def _take_in(self, event: Event) -> None:
-        if isinstance(event, DrainRequested):  # a stopped training starts over, so its epoch need not end
+        if isinstance(event, DrainRequested):  # a stopped training starts over, so its epoch is useless
             for trial in self.running:
                 trial_endings.cut(self._live, trial, "given up")
         elif isinstance(event, GangFailed) and event.failure == "storage":  # other trainings may need no disk space
@@ -121,7 +121,6 @@ class ConfirmingMachine(StudyMachine):
         super()._take_in(event)
 
     def _without_file(self, event: Measured) -> Measured:
-        """Return the event without its checkpoint file, and as complete after the training's last epoch."""
         training, epoch = self._trainings[event.trial_id], event.measurement
         if epoch.checkpoint is not None:
             training.files[epoch.epoch] = epoch.checkpoint
@@ -134,7 +133,7 @@ class ConfirmingMachine(StudyMachine):
         return False  # waiting trainings can use every slot, once enough slots are free
 
     def _gives_up(self, now: float) -> list[Event]:
-        """Return events that end the wait for lost devices after some time, since other slots cost money."""
+        """Return events that end a long wait for lost devices, since other slots cost money."""
         live = self._live
         waiting = [self._trainings[trial.id].spec for trial in live.registry.in_state("paused")]
         needed = min((spec.world_size for spec in waiting), default=0)
@@ -169,7 +168,7 @@ class ConfirmingMachine(StudyMachine):
         return replace(command, spec=training.spec, until=max(training.spec.test_at))
 
     def _rows(self, change: Change) -> Iterator[Change]:
-        """Yield the rows to store: costs, measurements and the pool's state, but no changes of trials."""
+        """Yield costs, measurements and the pool's state, but no changes of trials."""
         match change:
             case Charged():
                 if change.trial_id is not None:
@@ -227,9 +226,9 @@ def train_again(
     on_end: Callable[[Retrained], None] = lambda _: None,
     warm: tuple[int, ...] | None = None,
 ) -> list[Retrained]:
-    """Open the pool, run the machine's trainings, and close the pool. Returns failed trainings, too.
+    """Run the machine's trainings on a new pool, or on `warm`, the free slots of an open pool, which stays open.
 
-    With `warm`, the free slots of an open pool, the function neither opens nor closes the pool.
+    Returns finished and failed trainings.
 
     Raises:
         PoolError: Slots are missing or were taken away, or the remaining trainings need more ranks than are left.

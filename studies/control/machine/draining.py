@@ -1,4 +1,4 @@
-"""Stops trials with a checkpoint when a study ends early, and returns slots that no trial needs to the autoscaler."""
+"""Stops trials with a checkpoint when a study ends early, and releases slots that no trial needs."""
 
 import math
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from studies.records.records import StopReason
 from studies.storage.writing.changes import StudyChanged
 
 END_SECONDS = 5.0
-"""Seconds to finish an epoch if a user waits, the device will be gone soon, or the epoch cannot be kept."""
+"""Seconds to finish an epoch if a user waits, its device will soon be gone, or it cannot be saved."""
 _SOON: frozenset[StopReason] = frozenset({"interrupted", "stopped", "storage", "error"})
 
 
 class Draining:
-    """Decides which running trials must stop (all of them if there is a `reason`), and whether trials may start."""
+    """Stops running trials (all of them if there is a `reason`), and forbids starts."""
 
     def __init__(self, live: LiveStudy) -> None:
         self.reason: StopReason | None = None
@@ -26,15 +26,15 @@ class Draining:
 
     @property
     def starts_nothing(self) -> bool:
-        """Return whether no further trial may start."""
+        """Return whether no trial may start."""
         return self.reason is not None or self.nothing_fits
 
     def look_again(self) -> None:
-        """Reset `nothing_fits` for another try, unless slots were released, since they do not return."""
+        """Reset `nothing_fits`, unless slots were released, since they do not return."""
         self.nothing_fits = self.nothing_fits and bool(self._live.released)
 
     def drain(self, reason: StopReason, message: str = "") -> None:
-        """Make all running trials stop; a more urgent reason later stops them sooner. Stores `message` for users."""
+        """Stop all running trials; a later, more urgent reason stops them sooner. Stores `message`."""
         live = self._live
         if message:
             live.outbox.write(StudyChanged(columns={"error": redact(message)}))
@@ -50,9 +50,10 @@ class Draining:
                 self.drain_gang(trial, attempt, END_SECONDS if reason in _SOON else math.inf)
 
     def refuse(self, trial: Trial) -> None:
-        """End a study that was resumed on fewer slots than this trial needs, since it would wait forever."""
+        """End a study that was resumed on fewer slots than this trial needs."""
         name = f"trial {trial.number}" if trial.number is not None else "a queued trial"
-        self.drain("error", f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}")
+        problem = f"{name} needs {trial.world_size} slots, but the study has {self._live.slots}"
+        self.drain("error", f"{problem}. Resume with more slots")
 
     def drain_leaving(self) -> None:
         """Stop trials on devices that will soon be removed."""
@@ -61,7 +62,7 @@ class Draining:
                 self._stop_soon(trial, trial.attempt, "its device will be removed; stopped")
 
     def _stop_soon(self, trial: Trial, attempt: Attempt, why: str) -> None:
-        """Stop a trial within seconds, or immediately if its processes are still starting."""
+        """Stop a trial within seconds; immediately if its processes are still starting."""
         if attempt.started:
             self.drain_gang(trial, attempt, END_SECONDS)
         else:
@@ -74,7 +75,7 @@ class Draining:
         return not self._live.leaving.isdisjoint(attempt.slots)
 
     def drain_gang(self, trial: Trial, attempt: Attempt, within_seconds: float = math.inf) -> None:
-        """Stop a trial at the end of its epoch or after `within_seconds`; another call can only shorten this time."""
+        """Stop a trial at the end of its epoch or after `within_seconds`; a later call can only shorten this time."""
         if attempt.drains_within is None or within_seconds < attempt.drains_within:
             attempt.drains_within = within_seconds
             order = DrainGang(trial_id=trial.id, attempt=attempt.number, within_seconds=within_seconds)
@@ -87,7 +88,7 @@ PATIENCE_SECONDS = 300.0  # seconds for which a slot is kept that the policy doe
 
 
 class SlotNeeds:
-    """Releases slots that no trial will need. The pool's function `spare` chooses among free slots."""
+    """Releases slots that no trial will need to the autoscaler; `spare` chooses among free slots."""
 
     def __init__(self, live: LiveStudy, draining: Draining, spare: SpareSlots) -> None:
         self._live, self._draining, self._spare = live, draining, spare
@@ -95,27 +96,27 @@ class SlotNeeds:
 
     @property
     def awaited(self) -> int:
-        """Return the number of slots that still have no device from the autoscaler."""
+        """Number of slots that wait for a device from the autoscaler."""
         return len(self._live.missing - self._live.released)
 
     @property
     def there(self) -> int | None:
-        """Return the number of slots that have a device; None while the pool is not open."""
+        """Number of slots with a device; None while the pool is closed."""
         return self._live.slots - len(self._live.missing) if self._live.account.is_open else None
 
     @property
     def let_go(self) -> int:
-        """Return the number of released slots."""
+        """Number of released slots."""
         return len(self._live.released)
 
     def opened(self) -> None:
-        """With an autoscaler, count all slots as missing until their processes run, since they cost nothing before."""
+        """With an autoscaler, count slots as missing until their processes run: before, they cost nothing."""
         if self._live.setup.autoscale:
             self._live.lose(tuple(range(self._live.slots)), with_device=True)
             self.look(has_no_use=False)
 
     def look(self, *, has_no_use: bool) -> None:
-        """Release slots that no trial needs. Call it after trials were started on the free slots."""
+        """Release slots that no trial needs. Call it after starting trials on free slots."""
         live = self._live
         if not live.setup.autoscale or not live.account.is_open:
             return
@@ -144,7 +145,7 @@ class SlotNeeds:
         return max(*(self._live.setup.world_sizes or (1,)), *queued, 1)
 
     def _release(self, count: int) -> None:
-        """Release `count` slots: first slots without a device, then slots without a process, then free slots."""
+        """Release slots without a device first, then without a process, then free slots."""
         live = self._live
         held = {slot for trial in live.registry.running if trial.attempt for slot in trial.attempt.slots}
         others = set(range(live.slots)) - held - live.released

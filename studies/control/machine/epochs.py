@@ -16,7 +16,7 @@ from trainers.protocol import EpochPart, Measurement
 
 
 def record(live: LiveStudy, trial: Trial, measurement: Measurement) -> bool:
-    """Charge and record an epoch. Fails the trial and returns False if a needed metric is missing or not finite."""
+    """Charge and record an epoch. If a metric is missing or not finite, fail the trial and return False."""
     ended_at = live.now - measurement.age_seconds
     paid = live.account.charge_trial(trial, "train", ended_at, seconds=measurement.wall_seconds)
     metrics = dict(measurement.metrics)
@@ -59,7 +59,7 @@ def record_part(live: LiveStudy, trial: Trial, part: EpochPart) -> None:
 
 
 def repeat(live: LiveStudy, trial: Trial, measurement: Measurement) -> None:
-    """Charge an epoch that was recorded before a fault and trained again. The repetition adds no second row."""
+    """Charge an epoch that was repeated after a fault; it adds no second row."""
     ended_at = live.now - measurement.age_seconds
     live.account.charge_trial(trial, "lost", ended_at, seconds=measurement.wall_seconds)
     _note_end(live, trial, measurement, ended_at)
@@ -96,7 +96,7 @@ def hand_to_search(
 ) -> Values:
     """Record an epoch's values for the search. Returns the objectives, signed so that smaller is better.
 
-    `is_milestone` marks epochs with a saved model: planned epochs, and the last epoch of a training that stopped early.
+    `is_milestone` marks epochs with a saved model.
     """
     setup = live.setup
     shown = columns(setup.objectives, setup.constraints)
@@ -113,9 +113,9 @@ def hand_to_search(
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:
-    """Add a saved model to the best models unless dominated, and after the last epoch to the best finished trials.
+    """Offer a saved model to the archive, and after the last epoch to the front. Returns whether its file is kept.
 
-    Returns whether its file is kept. A baseline's best model in the first objective is also kept, for the test part.
+    A baseline's best model in the first objective is also kept, for the test part.
     """
     offers = [("archive", milestone)]
     offers += [("front", milestone)] if is_last else []

@@ -5,11 +5,11 @@
     kept    = share / (1 - share) x slot time that the search has trained       (share: `budget.finish`)
 
 A leader is finished if it and the leaders before it need no more slot time than is kept. If time will end the study,
-leaders start as late as possible while other slots continue the search. Otherwise leaders start after the search and
-may use the whole remaining budget. A leader whose latest epoch is worse than its best epoch is skipped, unless a better
-end is forecast or no trial would be complete.
+leaders start as late as possible while other slots continue the search. Otherwise leaders start after the search, with
+the whole remaining budget. A leader whose latest epoch is worse than its best epoch is skipped, unless a better end is
+forecast or no trial would be complete.
 
-Only the decisions are stored. A later controller computes from them the slot time that is kept and spent.
+Only decisions are stored; a later controller computes the kept and spent slot time from them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from studies.results.pareto import knee_of, least_ranges
 from studies.search.model.end_forecast import forecast_ends
 from studies.search.policy import Decision, Thaw
 
-LEAST_TRAININGS = 3.0  # number of full trainings that a search has paid for before anything is kept for leaders
-MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots become free at rungs only
+LEAST_TRAININGS = 3.0  # number of full trainings that the search pays for before leaders are finished
+MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots are freed only at rungs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finish(Thaw):
-    """Decision to resume a leader on a free slot and to train it to its last epoch."""
+    """Decision to train a leader to its last epoch on a free slot."""
 
 
 class Finishing:
@@ -51,19 +51,19 @@ class Finishing:
                 self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
     def instead_of(self, natural: Chosen) -> Chosen:
-        """Return a leader if it must start now, else the trial `natural` that the search chose for a free slot."""
+        """Return a leader that must start now, else `natural`, the search's choice for a free slot."""
         leaders = self._leaders() if self._may_be_due(natural[0]) else []
         if not leaders or not self._is_due(leaders, natural[0]):
             return natural
         return self._finish(leaders[0], "it must start now")
 
     def after_search(self) -> Chosen | None:
-        """Return the leader to train to its last epoch after the search; None if no leader is left."""
+        """Return a leader to train after the search, or None."""
         leaders = self._leaders(is_over=True)
         return self._finish(leaders[0], "the search is over") if leaders else None
 
     def at_rung(self, trial: Trial) -> Decision | None:
-        """Return a decision that replaces the pruner's decision about this trial; None leaves it to the pruner."""
+        """Return a decision about this trial; None leaves it to the pruner."""
         if trial.id in self._needed:
             return decision("continue", f"{FINISHING}trains to the last epoch of its schedule")
         leaders = self._leaders(at_rung=trial) if self._may_be_due(trial) else []
@@ -78,7 +78,7 @@ class Finishing:
         return decision("pause", FINISHING + why)
 
     def begun(self, trial: Trial, thaw: Thaw | None) -> bool:
-        """Record the start of a trial; returns True if it shall train to its last epoch."""
+        """Record the start of a trial; returns whether it trains to its last epoch."""
         if isinstance(thaw, Finish):
             self._begin(trial)
         return trial.id in self._needed
@@ -96,7 +96,7 @@ class Finishing:
         return decision("continue", f"{FINISHING}{cut}; {why}")
 
     def _leaders(self, *, at_rung: Trial | None = None, is_over: bool = False) -> list[Trial]:
-        """Return leaders stopped early that fit into the kept share (`is_over`: what is left), most important first."""
+        """Return leaders stopped early that fit into the kept share (`is_over`: the rest), most important first."""
         share = self._live.setup.limits.finish
         if not share:
             return []
@@ -110,17 +110,15 @@ class Finishing:
                 continue
             if self._live.ranks(trial) > self._live.most_ranks:  # its devices are gone
                 continue
-            if self._is_cut_short(trial, at_any_epoch=none_is_complete) and searched >= LEAST_TRAININGS * self._full(
-                trial
-            ):
+            is_worthy = self._is_cut_short(trial, at_any_epoch=none_is_complete)
+            if is_worthy and searched >= LEAST_TRAININGS * self._full(trial):
                 group = [*chosen, trial]
                 needs = self._seconds(group) if is_over else sum(map(self._needs, group))
-                if needs <= left:
-                    chosen = group
+                chosen = group if needs <= left else chosen
         return chosen
 
     def _places(self) -> Iterator[int]:
-        """Yield places in the list of best models: the knee, the best first objective, the knee's better neighbour.
+        """Yield indices of the archive: the knee, the best first objective, the knee's better neighbour.
 
         If no objective is a cost, the knee's worse neighbour follows.
         """
@@ -142,15 +140,15 @@ class Finishing:
         mine = [one for one in self._live.keeper.archive if one.trial_id == trial.id]
         leads = any(at_any_epoch or one.epoch == latest for one in mine) or (bool(mine) and self._will_improve(trial))
         ranks = self._live.ranks(trial)
-        forecast = self._live.account.forecast(trial, ranks)
-        if not leads or forecast is None or trial.epochs_done >= self._live.setup.epochs:
+        has_forecast = self._live.account.forecast(trial, ranks) is not None
+        if not leads or not has_forecast or trial.epochs_done >= self._live.setup.epochs:
             return False
-        seconds = forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
+        seconds = self._left_seconds(trial)
         paid = trial.paid_nano_usd + ranks * seconds * self._live.account.usd_per_slot_hour / 3600 * 1e9
         return self._live.setup.limits.trial_reason(paid, trial.wall_seconds + seconds) is None
 
     def _will_improve(self, trial: Trial) -> bool:
-        """Return whether an objective is forecast to end at least as good as all earlier values of the trial."""
+        """Return whether an objective is forecast to end at least as good as the trial's best value."""
         setup, number = self._live.setup, trial.started_number
         trials = self._live.searched.snapshots()
         found = forecast_ends(trials, {number}, objectives=setup.objectives, rungs=setup.rungs)
@@ -180,13 +178,10 @@ class Finishing:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
         return 0.0 if forecast is None else self._live.ranks(trial) * self._live.setup.epochs * forecast.epoch_seconds
 
-    @property
-    def _slots(self) -> int:
-        return max(self._live.slots - len(self._live.missing), 1)
-
     def _seconds(self, leaders: Sequence[Trial]) -> float:
-        """Return the time until all leaders are trained, if no other trial uses the slots from now on."""
-        free = [0.0] * max(self._slots, *(self._live.ranks(trial) for trial in leaders))
+        """Return the seconds until all leaders are trained, if only they use the slots."""
+        slots = max(self._live.slots - len(self._live.missing), 1)
+        free = [0.0] * max(slots, *(self._live.ranks(trial) for trial in leaders))
         for trial in leaders:
             held = [heapq.heappop(free) for _ in range(self._live.ranks(trial))]
             for _ in held:
@@ -194,12 +189,12 @@ class Finishing:
         return max(free)
 
     def _may_be_due(self, natural: Trial) -> bool:
-        """Return whether a leader might have to start now: a quick check that assumes the longest possible time."""
+        """Return False if no leader can be due, by a quick upper bound of its time."""
         left = self._live.account.left_seconds(self._live.now)
         return left <= MARGIN * self._kept() + self._left_of_full(natural)
 
     def _is_due(self, leaders: Sequence[Trial], natural: Trial) -> bool:
-        """Return whether leaders would finish too late if the slot first continued the search for another turn."""
+        """Return whether leaders would finish too late if the search kept the slot for another turn."""
         live = self._live
         left = live.account.left_seconds(live.now)
         need = MARGIN * self._seconds(leaders)
@@ -222,13 +217,13 @@ NEGLIGIBLE_SHARE = 0.05  # largest share of a budget that may be left over when 
 
 
 class RestOfBudget:
-    """Chooses a trial for a free slot that is likely to end an epoch before the deadline."""
+    """Chooses a trial that is likely to end an epoch before the deadline."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return the trial to start; None if little budget is left and no trial is likely to end an epoch in it."""
+        """Return the trial to start; None if little budget is left and no trial is likely to end an epoch."""
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])
@@ -266,7 +261,7 @@ class RestOfBudget:
         return self._live.account.chance(trial, self._live.now, starting=True, ranks=ranks, wait_seconds=wait)
 
     def _free_in_seconds(self, slots: int) -> float:
-        """Return the expected time until `slots` slots are free, if running trials end at their next rung."""
+        """Return the expected seconds until `slots` slots are free, if running trials end at their next rung."""
         live, room = self._live, len(self._live.free)
         if slots <= room:
             return 0.0
@@ -276,16 +271,16 @@ class RestOfBudget:
             room += held
             if room >= slots:
                 return seconds
-        return 0.0  # the missing slots are processes that restart, which takes a moment
+        return 0.0  # the missing slots are restarting
 
 
 def stint_seconds(live: LiveStudy, trial: Trial) -> float:
-    """Return the expected time until a trial reaches the epoch of its next decision by the pruner."""
+    """Return the expected seconds until a trial's next decision."""
     forecast = live.account.forecast(trial)
     if forecast is None:
         return 0.0
     if trial.attempt is None or trial.attempt.until <= trial.epochs_done:
         until = next((rung for rung in live.rungs if rung > trial.epochs_done), trial.epochs_done)
         return forecast.start_seconds + (until - trial.epochs_done) * forecast.epoch_seconds
-    epochs = 1 if trial.attempt.is_draining else trial.attempt.until - trial.epochs_done
+    epochs = 1 if trial.attempt.drains_within is not None else trial.attempt.until - trial.epochs_done
     return epochs * forecast.epoch_seconds

@@ -1,4 +1,4 @@
-"""Starts trials, and lets them train from one decision epoch (rung) to the next, within constraints and budget."""
+"""Starts trials, and lets them train from rung to rung, within constraints and budget."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ class Granting:
         self._live, self._draining, self._finishing = live, draining, finishing
 
     def start(self, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...]) -> None:
-        """Start a trial on slots, for one epoch only if a second epoch will probably not fit into the budget."""
+        """Start a trial; for one epoch only, if a second epoch probably exceeds the budget."""
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
         until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
@@ -36,7 +36,7 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
-        """Record an epoch of a running trial, and decide whether the trial continues."""
+        """Record an epoch, and decide whether the trial continues."""
         live, measurement = self._live, event.measurement
         live.watchdog.heard(trial.id)
         attempt.progress, attempt.saved_fraction = None, 0.0
@@ -54,7 +54,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def part_saved(self, trial: Trial, attempt: Attempt, event: PartSaved) -> None:
-        """Record a saved part of an epoch; pauses a trial that had to stop before the end of the epoch."""
+        """Record a saved part of an epoch; pauses a trial that had to stop within the epoch."""
         part = event.part
         self._live.watchdog.heard(trial.id)
         attempt.saved_fraction = part.fraction
@@ -65,7 +65,7 @@ class Granting:
             )
 
     def progressed(self, trial: Trial, attempt: Attempt, event: Progress) -> None:
-        """Stop a trial after its running epoch if its speed shows that another epoch will not fit into the budget."""
+        """Stop a trial after its running epoch if, at its speed, another epoch exceeds the budget."""
         live = self._live
         ahead = live.account.ends_in_seconds(trial, event.fraction, live.now)
         if ahead is None or event.epoch != trial.epochs_done + 1:
@@ -77,7 +77,7 @@ class Granting:
             self._draining.drain_gang(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
-        """Reserve more time for a trial that exceeds its reserved time, or stop it after this epoch."""
+        """Reserve more time for a late trial, or stop it after this epoch."""
         self._live.account.extend(attempt, self._live.now)
         self._drain_if_last(trial, attempt, starting=False)
 
@@ -100,7 +100,7 @@ class Granting:
             self._renew_promise(trial, attempt)
 
     def _must_stop(self, trial: Trial, attempt: Attempt) -> Decision | None:
-        """Return the decision to stop a trial that can never become feasible or has spent its limit; else None."""
+        """Return the decision to stop a trial that cannot become feasible or has spent its limit, or None."""
         setup = self._live.setup
         if never := stop_for_good(trial.last_metrics, setup.constraints):
             return never
@@ -117,21 +117,17 @@ class Granting:
             case "pause":
                 live.history.paused[trial.started_number] = rung
                 trial_endings.pause(live, trial, "policy", made.reason)
-            case "continue" if measurement.ended or self._ends_here(attempt):
+            case "continue" if measurement.ended or self._draining.reason or self._draining.must_leave(attempt):
                 trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             case "continue":
                 self._grant(trial, attempt, rung)
 
     def _decision_at(self, trial: Trial, rung: int) -> Decision:
-        """Return the decision about a trial at a rung. Baselines always continue, for comparison with other trials."""
         live = self._live
         if live.is_baseline(trial):
             return decision("continue", "a baseline is trained to its last epoch")
         finished = None if self._draining.starts_nothing else self._finishing.at_rung(trial)
         return finished or live.setup.policy.at_rung(live.look(), trial.started_number, rung)
-
-    def _ends_here(self, attempt: Attempt) -> bool:
-        return self._draining.reason is not None or self._draining.must_leave(attempt)
 
     def _evict_if_crowded(self) -> None:
         live, setup = self._live, self._live.setup
@@ -142,19 +138,19 @@ class Granting:
             self._evict(freeing, f"checkpoints may take {most_gib:g} GiB (checkpoints.max_gib)")
 
     def _evict(self, paused: dict[int, int], limit: str) -> None:
-        """Prune the paused trial that the policy values least; `paused` maps trial numbers to their rungs."""
+        """Prune the least valuable paused trial; `paused` maps trial numbers to rungs."""
         live = self._live
         number = live.setup.policy.worth_least(replace(live.look(), paused=paused))
         trial_endings.evict(live, live.registry.numbered(number), limit)
 
     def _freeing_room(self) -> dict[int, int]:
-        """Return the paused trials whose pruning would free disk space: their rungs by trial number."""
+        """Return the rungs of paused trials whose pruning would free disk space, by trial number."""
         live = self._live
         by_number = live.registry.numbered
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
-        """Let the trial train to its next rung, or pause it if the budget will probably not allow another epoch."""
+        """Let the trial train to its next rung, or pause it if another epoch probably exceeds the budget."""
         live = self._live
         if live.account.chance(trial, live.now, starting=False) < EXPECTED:
             trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
@@ -174,19 +170,19 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
-        """Stop the trial after its running epoch if a second epoch will probably not fit into the budget."""
+        """Stop the trial after its running epoch if a second epoch probably exceeds the budget."""
         chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
         if chance < EXPECTED:
             self._draining.drain_gang(trial, attempt)
 
 
 def proposed(setup: StudySetup, trial: Trial) -> Mapping[str, Asked] | None:
-    """Return known values of parameters that a trial requests at run time; None if the spec defines all parameters."""
+    """Return known parameters that a trial requests at run time; None if the spec defines all."""
     return {**proposed_in(trial.sampler_attributes), **trial.asked} if setup.learns_space else None
 
 
 def note(live: LiveStudy, trial: Trial, event: ParameterAsked) -> None:
-    """Record a parameter that the trial requested at run time, so that later attempts get the same value."""
+    """Record a parameter requested at run time, so that later attempts get the same value."""
     if trial.asked.get(event.name) == event.asked:
         return
     trial.has_asked(event.name, event.asked)
@@ -198,7 +194,7 @@ def note(live: LiveStudy, trial: Trial, event: ParameterAsked) -> None:
 def start(
     live: LiveStudy, trial: Trial, thaw: Thaw | None, slots: tuple[int, ...], *, promised_until: float, until: int
 ) -> Attempt:
-    """Start a trial, or resume it from its checkpoint. `thaw` holds the policy's decision to resume it."""
+    """Start or resume a trial; `thaw` holds the policy's decision to resume it."""
     is_fresh, is_repair = trial.number is None, trial.paused_by == "fault"
     live.free.difference_update(slots)
     live.account.charge_idle(slots, live.now)
@@ -227,7 +223,7 @@ def start(
 def first_step(
     live: LiveStudy, trial: Trial, attempt: Attempt, facts: Mapping[str, object], seconds: float | None
 ) -> None:
-    """Charge the start of a trial at its first step, for `seconds`; None charges the time since it got its slots."""
+    """Charge a trial's start for `seconds`; None charges the time since it got its slots."""
     attempt.started = True
     live.account.forecaster.saw_start(len(attempt.slots), live.now - attempt.leased_at if seconds is None else seconds)
     live.watchdog.heard(trial.id, is_first=True)

@@ -1,4 +1,4 @@
-"""State of a running study, shared by the parts of the state machine."""
+"""State of a running study, which the parts of the state machine share."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class TrialRegistry:
             self.add(trial)
 
     def add(self, trial: Trial) -> None:
-        """Add a trial in its current state."""
+        """Add a trial."""
         self.by_id[trial.id] = trial
         self._in_state[trial.state][trial.id] = trial
         if trial.number is not None:
@@ -39,17 +39,17 @@ class TrialRegistry:
         self._note_paused(trial)
 
     def touch(self, trial: Trial) -> None:
-        """Record that a trial changed, so that the search reads it again."""
+        """Make the search read a changed trial again."""
         if trial.number is not None:
             self._changed.add(trial.number)
 
     def take_changed(self) -> set[int]:
-        """Return the numbers of the started trials that changed since the last call."""
+        """Return the numbers of started trials that changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
     def move(self, trial: Trial, state: TrialState) -> None:
-        """Change a trial's state; raises IllegalTransitionError if the new state may not follow."""
+        """Change a trial's state. Raises IllegalTransitionError for a forbidden change."""
         before = trial.state
         trial.move(state)
         del self._in_state[before][trial.id]
@@ -67,13 +67,13 @@ class TrialRegistry:
         del self._in_state["queued"][trial.id], self.by_id[trial.id]
 
     def give_number(self, trial: Trial) -> None:
-        """Assign the next number to a trial that starts for the first time."""
+        """Number a trial at its first start."""
         trial.number = self.started_count
         self._by_number[trial.number] = trial
         self.touch(trial)
 
     def in_state(self, state: TrialState) -> list[Trial]:
-        """Return the trials in a state, sorted by id."""
+        """Return trials in a state, sorted by id."""
         return [trial for _, trial in sorted(self._in_state[state].items())]
 
     def count(self, state: TrialState) -> int:
@@ -82,12 +82,12 @@ class TrialRegistry:
 
     @property
     def started_count(self) -> int:
-        """Return the number of started trials."""
+        """Number of started trials."""
         return len(self._by_number)
 
     @property
     def started(self) -> list[Trial]:
-        """Return the started trials, sorted by number."""
+        """Started trials, sorted by number."""
         return [self._by_number[number] for number in range(len(self._by_number))]
 
     def numbered(self, number: int) -> Trial:
@@ -96,17 +96,17 @@ class TrialRegistry:
 
     @property
     def running(self) -> list[Trial]:
-        """Return the trials that are running on slots, sorted by id."""
+        """Trials that run on slots, sorted by id."""
         return [trial for trial in self.in_state("running") if trial.attempt is not None]
 
     def held_by(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt is its running attempt; None for late events of earlier attempts."""
+        """Return the trial if this is its running attempt; None for late events."""
         trial = self.by_id.get(trial_id)
         return trial if trial and trial.attempt and trial.attempt.number == attempt else None
 
     def next_returning(self, fits: Callable[[Trial], bool] = lambda _trial: True) -> Trial | None:
-        """Return the next interrupted trial that `fits`; interrupted trials continue before others start."""
-        # Hundreds of trials may wait for the policy; they are dropped here once instead of searched every time.
+        """Return the next interrupted trial that `fits`, or None."""
+        # Hundreds of trials may wait for the policy: drop them once instead of searching them every time.
         self._may_return = {
             trial_id: trial
             for trial_id, trial in self._may_return.items()
@@ -116,7 +116,7 @@ class TrialRegistry:
         return min(returning, key=lambda trial: trial.started_number, default=None)
 
     def next_queued(self, most_ranks: float = math.inf) -> Trial | None:
-        """Return the next configuration with at most `most_ranks` ranks; users' configurations come first."""
+        """Return the next configuration with at most `most_ranks` ranks; users' come first."""
         queued = [trial for trial in self._in_state["queued"].values() if trial.world_size <= most_ranks]
         return min(queued, key=lambda trial: (trial.origin == "sampler", trial.id), default=None)
 
@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 class SearchedTrials:
-    """The search's view of the started trials, computed again only for changed trials."""
+    """The search's view of started trials, computed only for changed trials."""
 
     def __init__(self, setup: StudySetup, registry: TrialRegistry) -> None:
         self._setup, self._registry = setup, registry
@@ -134,7 +134,7 @@ class SearchedTrials:
         self._unobserved: set[int] = set()
 
     def snapshots(self) -> Sequence[Snapshot]:
-        """Return the policy's view of the started trials, sorted by number. Later changes do not alter the result."""
+        """Return the policy's view of started trials, sorted by number; later changes do not alter the list."""
         changed = self._registry.take_changed()
         if changed:
             self._unobserved |= changed
@@ -146,7 +146,7 @@ class SearchedTrials:
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:
-        """Return the sampler's view of the started trials, sorted by number; unchanged trials keep their objects."""
+        """Return the sampler's view of started trials, sorted by number; unchanged trials keep their objects."""
         snapshots, setup = self.snapshots(), self._setup
         self._observations = _extended(self._observations, len(snapshots))
         for number in sorted(self._unobserved):
@@ -162,7 +162,7 @@ def _extended(items: list[T], length: int) -> list[T]:
 
 
 def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
-    """Return how many ranks a trial trains with on `most_ranks` devices; more if it has to wait for devices."""
+    """Return the ranks of a trial on `most_ranks` devices; more ranks if it has to wait for devices."""
     own = trial.world_size
     if own <= most_ranks or setup.on_lost_node == "wait" or trial.number is None:
         return own
@@ -171,14 +171,14 @@ def ranks_for(setup: StudySetup, trial: Trial, most_ranks: float) -> int:
         return own
     passes = _option(setup, params, "accumulate", 1)
     if type(passes) is not int or passes < 1:
-        return own  # a parameter of the user's own loop under this name
+        return own  # a parameter of the user's own loop
     steps = own * passes
     fitting = (ranks for ranks in range(int(most_ranks), 0, -1) if steps % ranks == 0)
     return next((ranks for ranks in fitting if setup.world_sizes is None or ranks in setup.world_sizes), own)
 
 
 def params_on(setup: StudySetup, trial: Trial, ranks: int) -> Mapping[str, Any]:
-    """Return the trial's parameters for `ranks` ranks, with `accumulate` adapted to keep the effective batch."""
+    """Return the trial's parameters for `ranks` ranks; `accumulate` keeps the effective batch size."""
     if ranks == trial.world_size:
         return trial.declared_params
     passes = trial.world_size * int(_option(setup, trial.declared_params, "accumulate", 1)) // ranks
@@ -224,7 +224,7 @@ class LiveStudy:
         self.searched = SearchedTrials(self.setup, self.registry)
 
     def gain(self, slots: tuple[int, ...]) -> None:
-        """Use slots for trials, and charge them. Ignores slots that were released after the pool sent this event."""
+        """Use and charge slots; ignores slots released after the pool sent this event."""
         slots = tuple(slot for slot in slots if slot not in self.released)
         self.joined.update(slot for slot in slots if slot >= self.setup.slots)
         self.leaving.difference_update(slots)
@@ -234,11 +234,11 @@ class LiveStudy:
         self.give_back(slots)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Mark slots as free, except slots whose devices will soon be removed."""
+        """Mark slots as free, except leaving slots."""
         self.free.update(set(slots) - self.leaving)
 
     def lose(self, slots: tuple[int, ...], *, with_device: bool) -> None:
-        """Stop using slots until the pool reports them again. Slots lost `with_device` are no longer charged."""
+        """Stop using slots until they return; slots lost `with_device` are not charged."""
         self.free.difference_update(slots)
         if with_device:
             self.leaving.difference_update(slots)
@@ -246,32 +246,32 @@ class LiveStudy:
             self.account.slots_gone(slots, self.now)
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """Stop using and charging slots forever."""
+        """Stop using and charging slots for good."""
         self.lose(slots, with_device=True)
         self.released.update(slots)
 
     def leave(self, slots: tuple[int, ...]) -> None:
-        """Start no trial on slots whose devices will soon be removed; they are charged until then."""
+        """Start no trial on slots whose devices will soon be removed; they are still charged."""
         self.leaving.update(set(slots) - self.missing)
         self.free.difference_update(slots)
 
     @property
     def most_ranks(self) -> float:
-        """Return the largest number of ranks for which there are devices; infinite if no device is gone."""
+        """Largest number of ranks with a device; infinite if no device is gone."""
         gone = len(self.missing) + len(self.leaving)
         return self.slots - gone if gone else math.inf
 
     @property
     def slots(self) -> int:
-        """Return the number of slots that the pool ever had: at its opening, and added later."""
+        """Number of slots that the pool ever had."""
         return self.setup.slots + len(self.joined)
 
     def ranks(self, trial: Trial) -> int:
-        """Return the number of ranks with which a trial would start now, or once enough devices are back."""
+        """Return a trial's ranks if it started now, or once enough devices return."""
         return ranks_for(self.setup, trial, min(self.most_ranks, self.slots))
 
     def is_baseline(self, trial: Trial) -> bool:
-        """Return whether a trial is a baseline, which always trains to its last epoch."""
+        """Return whether a trial is a baseline."""
         named = self.setup.baselines
         return bool(named) and any(trial is one for one in trials_of(named, self.registry.started))
 
@@ -282,7 +282,7 @@ class LiveStudy:
         return limit is None or self.registry.started_count < limit
 
     def look(self) -> History:
-        """Return the study's history as the policy needs it, with all changes since the last call."""
+        """Return the history for the policy, with all changes."""
         history = self.history
         history.trials = self.searched.snapshots()
         queued = self.registry.next_queued()
@@ -291,7 +291,7 @@ class LiveStudy:
         return history
 
     def decided(self, trial: Trial, decision: Decision) -> None:
-        """Record a decision about a trial, with its reason and numbers."""
+        """Record a decision about a trial."""
         percent = decision.numbers.get(NEXT_10_USD_PERCENT)
         if isinstance(percent, int | float):
             self.worth_percents.append(float(percent))
@@ -307,11 +307,11 @@ class LiveStudy:
         self.outbox.write(trial.decided)
 
     def freeze_reference(self) -> None:
-        """Fix the reference point at the end of this step, unless it is fixed already."""
+        """Fix the reference point at the end of this step, unless it is fixed."""
         if not self.reference_frozen:
             self.reference_frozen = self.reference_due = True
 
 
 def decision(action: Action, reason: str) -> Decision:
-    """Return a decision with a reason but without numbers."""
+    """Return a decision without numbers."""
     return Decision(action=action, reason=reason)

@@ -1,8 +1,8 @@
-"""Mutable trials and attempts inside the state machine; other code reads immutable records."""
+"""Mutable trials and attempts of the state machine; other code reads immutable records."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from search_spaces.suggestions import Asked
@@ -18,7 +18,7 @@ from studies.records.records import (
 )
 from studies.results.constraints import bounds_of
 from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
-from studies.search.observations import Columns, Observation, Outcome, Snapshot
+from studies.search.observations import Columns, Observation, Outcome, Snapshot, Values
 from studies.storage.writing.changes import Decided
 from trainers.protocol import Failure, ParameterValue
 
@@ -34,17 +34,11 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 
 class IllegalTransitionError(AssertionError):
-    """A trial's new state may not follow its current state, which is a defect of this program."""
-
-
-def check_transition(before: TrialState, after: TrialState) -> None:
-    """Raise `IllegalTransitionError` unless `after` may follow `before`."""
-    if after not in TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a {before} trial cannot become {after}, only {sorted(TRANSITIONS[before])}")
+    """A trial's new state may not follow its current state: a defect of this program."""
 
 
 FAILS_AGAIN: frozenset[Failure] = frozenset({"diverged", "out_of_memory", "error"})
-"""Failures that the configuration causes; a search ranks them below all measured trials."""
+"""Failures caused by the configuration, which the search ranks below all measured trials."""
 _LIVE: Mapping[TrialState, Literal["running", "paused"]] = {"running": "running", "paused": "paused"}
 
 
@@ -61,7 +55,7 @@ class Paid:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One run of a trial on slots, until it ends."""
+    """One run of a trial on slots."""
 
     number: int  # within its trial, from 1
     slots: tuple[int, ...]
@@ -76,17 +70,12 @@ class Attempt:
     saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
     def heard(self, progress: Progress, *, has_part: bool) -> None:
-        """Record the progress within the epoch. After a resume, the first report shows the fraction that was saved."""
+        """Record progress within the epoch. After a resume, the first report has the saved fraction."""
         if progress.epoch == 0:  # the gang is still starting, so the saved part is unknown
             return
         if self.progress is None and has_part:
             self.saved_fraction = max(self.saved_fraction, progress.fraction)
         self.progress = progress
-
-    @property
-    def is_draining(self) -> bool:
-        """Return whether the attempt was asked to stop."""
-        return self.drains_within is not None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -131,34 +120,35 @@ class Trial:
 
     @property
     def started_number(self) -> int:
-        """Return the number of a trial that has started."""
+        """Number of a started trial."""
         assert self.number is not None, f"trial {self.id} was never started"  # noqa: S101 - an invariant
         return self.number
 
     @property
     def declared_params(self) -> Mapping[str, ParameterValue]:
-        """Return the parameters that are known when an attempt starts: all except parameters requested at run time."""
+        """Parameters known at an attempt's start: all except parameters requested at run time."""
         if not self.asked:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
     def has_asked(self, name: str, asked: Asked) -> None:
-        """Record a parameter that the trial requested at run time."""
+        """Record a parameter requested at run time."""
         self.asked = {**self.asked, name: asked}
         self.params = {**self.params, name: asked.value}
         self._observation = self._snapshot = None
 
     @property
     def whole_epoch_seconds(self) -> Sequence[float]:
-        """Return epoch durations on all ranks: an epoch of s seconds on k of w ranks counts as s k / w seconds."""
+        """Epoch durations on all ranks: s seconds on k of w ranks count as s k / w seconds."""
         if not self.epoch_ranks:
             return self.epoch_seconds
         ranks = (self.epoch_ranks.get(epoch, self.world_size) for epoch in range(1, len(self.epoch_seconds) + 1))
         return [seconds * k / self.world_size for seconds, k in zip(self.epoch_seconds, ranks, strict=True)]
 
     def move(self, state: TrialState) -> None:
-        """Change the state. Raises IllegalTransitionError if the new state may not follow the current one."""
-        check_transition(self.state, state)
+        """Change the state. Raises IllegalTransitionError for a forbidden change."""
+        if state not in (allowed := TRANSITIONS[self.state]):
+            raise IllegalTransitionError(f"a {self.state} trial cannot become {state}, only {sorted(allowed)}")
         self.state = state
         self._observation = self._snapshot = None
 
@@ -169,19 +159,20 @@ class Trial:
         return tuple(self.last_metrics[o.metric] for o in objectives)
 
     def measured(self, epoch: int, point: Columns, end: Columns, *, is_watched: bool) -> None:
-        """Record an epoch's values `point`, and the values `end` that are extrapolated to the last epoch."""
+        """Record an epoch's values `point`, and values `end`, extrapolated to the last epoch."""
         if is_watched:
             self.points = {**self.points, epoch: point}
             self.ends = {**self.ends, epoch: end}
         self._snapshot = None
 
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
-        """Return the policy's view of the trial, which is the same object until the trial changes."""
+        """Return the policy's view of the trial; the same object until the trial changes."""
         if self._snapshot is None:
             seconds = self.whole_epoch_seconds
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
             a_second = usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN
+            has_model = self.state == "complete" and self.epochs_done in self.milestones
             self._snapshot = Snapshot(
                 number=self.started_number,
                 params=self.params,
@@ -193,59 +184,46 @@ class Trial:
                 paid_usd=self._paid_usd(a_second),
                 starts=max(self.attempts, 1),
                 world_size=self.world_size,
-                last_model=self._last_model,
+                last_model=self.epochs_done if has_model else None,
                 keeps_nothing=self.resume_checkpoint is None,
             )
         return self._snapshot
 
-    @property
-    def _last_model(self) -> int | None:
-        """Return the epoch of a complete trial's saved model; None if it was not saved."""
-        is_there = self.state == "complete" and self.epochs_done in self.milestones
-        return self.epochs_done if is_there else None
-
     def _paid_usd(self, usd_per_slot_second: float) -> float:
-        """Return the trial's cost in dollars at the price that the search uses for all trials."""
+        """Return the trial's cost in dollars at the search's price."""
         paid, worth = self.paid_nano_usd / NANO, self.slot_seconds * usd_per_slot_second
         return paid if math.isclose(paid, worth, rel_tol=1e-3) else worth
 
     def observation(
         self, objectives: tuple[Objective, ...], epochs: int, constraints: tuple[Constraint, ...] = ()
     ) -> Observation:
-        """Return the sampler's view of the trial. A diverged trial counts as finished with infinite, worst values."""
+        """Return the sampler's view of the trial. A diverged trial counts as finished, with NaN values."""
         if self._observation is not None:
             return self._observation
-        made = (
-            self._observation_of_failure(len(objectives))
-            if self.state == "failed"
-            else self._observation_of_values(objectives, epochs)
-        )
-        made = replace(made, excesses=self._excesses(constraints, epochs), asked=self.asked)
+        values, outcome = self._result(objectives, epochs)
+        made = Observation(
+            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes,
+            excesses=self._excesses(constraints, epochs), asked=self.asked,
+        )  # fmt: skip
         if self.state in FINISHED_STATES:  # cached: the sampler asks for it again with each later trial
             self._observation = made
         return made
 
-    def _observation_of_values(self, objectives: tuple[Objective, ...], epochs: int) -> Observation:
+    def _result(self, objectives: tuple[Objective, ...], epochs: int) -> tuple[Values | None, Outcome]:
         values = None
-        if self.state in {"complete", "pruned", "paused"} and self.epochs_done:
+        if self.failure == "diverged" and self.state == "failed":
+            values = (math.nan,) * len(objectives)
+        elif self.state in {"complete", "pruned", "paused"} and self.epochs_done:
             values = tuple(self._extrapolated(o.metric, epochs) for o in objectives)
-        outcome: Outcome = "finished" if values else "failed"
         if self.state == "running" or (self.state == "paused" and values is None):
-            outcome = "running"
-        return Observation(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
-        )
-
-    def _observation_of_failure(self, objectives: int) -> Observation:
-        values = (math.nan,) * objectives if self.failure == "diverged" else None
-        infeasible = self.failure in {"out_of_memory", "error"}
-        outcome: Outcome = "finished" if values else "infeasible" if infeasible else "failed"
-        return Observation(
-            trial_id=self.id, params=self.params, outcome=outcome, values=values, attributes=self.sampler_attributes
-        )
+            return values, "running"
+        if values:
+            return values, "finished"
+        infeasible = self.state == "failed" and self.failure in {"out_of_memory", "error"}
+        return values, "infeasible" if infeasible else "failed"
 
     def _excesses(self, constraints: tuple[Constraint, ...], epochs: int) -> dict[str, float | None]:
-        """Return by how much each constraint is exceeded, as a fraction of its bound; None before the first epoch."""
+        """Return each constraint's excess as a fraction of its bound; None before the first epoch."""
         return {
             bound.name: bound.relative_excess(self._extrapolated(bound.metric, epochs)) if self.epochs_done else None
             for bound in bounds_of(constraints)
@@ -258,7 +236,7 @@ class Trial:
         return self.extrapolated(metric, value, self.epochs_done, epochs)
 
     def ends_of(self, shown: Sequence[Objective], epoch: int, point: Columns, planned: int) -> Columns:
-        """Return signed values after an epoch, with cumulative metrics such as costs extrapolated to the last epoch."""
+        """Return an epoch's signed values, with cumulative metrics extrapolated to the last epoch."""
         return tuple(
             one.signed(self.extrapolated(one.metric, one.signed(value), epoch, planned))
             if one.metric in CUMULATIVE_METRICS
@@ -267,12 +245,12 @@ class Trial:
         )
 
     def expect_end_of(self, epochs: int, shown: Sequence[Objective]) -> None:
-        """Extrapolate recorded epochs to `epochs`, after the trial stopped because it no longer improved."""
+        """Extrapolate recorded epochs to `epochs`, after a training that stopped early."""
         self.ends = {epoch: self.ends_of(shown, epoch, point, epochs) for epoch, point in self.points.items()}
         self._snapshot = None
 
     def extrapolated(self, metric: str, value: float, epoch: int, planned: int) -> float:
-        """Return a metric, extrapolated to the last epoch if it is cumulative (`studies.results.extrapolation`)."""
+        """Extrapolate a cumulative metric to the last epoch (`studies.results.extrapolation`)."""
         is_complete = self.state == "complete"
         to_epoch = end_of_training(is_complete=is_complete, epochs_done=self.epochs_done, planned=planned)
         per_epoch = mean_per_epoch(metric, self.epoch_seconds[:epoch], self.epoch_costs_nano_usd[:epoch])
@@ -280,7 +258,7 @@ class Trial:
 
 
 def restored(stored: StoredTrial) -> Trial:
-    """Return a stored trial as a live trial, which is still "running" if the controller died during its training."""
+    """Return a stored trial as a live trial; still "running" if its controller died."""
     record = stored.record
     last = record.epochs[-1] if record.epochs else None
     return Trial(

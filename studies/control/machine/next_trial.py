@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from search_spaces.drawing import complete, derived_seed
 from search_spaces.parameters import SpaceError
-from search_spaces.space import Space
 from studies.control.machine.finishing import Finishing
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
@@ -19,7 +18,7 @@ from studies.search.samplers.suggester import Suggestion
 
 
 class FirstErrors:
-    """Counts errors of the user's code since this controller started; earlier errors may be fixed by now."""
+    """Counts errors of the user's code since this controller started."""
 
     def __init__(self, live: LiveStudy) -> None:
         self._live = live
@@ -38,18 +37,10 @@ class FirstErrors:
         return self._errors() - self._before >= most
 
 
-def widest_that_fits(space: Space | None, most_ranks: float) -> int | None:
-    """Return the largest world size of the space up to `most_ranks`; None if no choice is small enough."""
-    if space is None or "world_size" not in space:
-        return None
-    parameter = space.parameter("world_size")
-    return next((size for size in range(int(most_ranks), 0, -1) if parameter.contains(size)), None)
-
-
 def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number: int) -> Suggestion:
-    """Return the suggestion with at most `most_ranks` ranks, so that it does not wait for lost devices.
+    """Narrow a suggestion to `most_ranks` ranks, unless the space forbids this size.
 
-    Parameters not allowed at this size are dropped or drawn again. If the space forbids the size, nothing changes.
+    Parameters that are not allowed at this size are dropped or drawn again.
     """
     space, params = setup.space, suggestion.params
     if space is None or int(params.get("world_size") or 1) <= most_ranks:
@@ -64,11 +55,11 @@ def narrowed(setup: StudySetup, suggestion: Suggestion, most_ranks: int, number:
 
 
 MOST_TOO_WIDE = 8
-"""Largest number of configurations that may wait for lost devices; further suggestions are narrowed to fit."""
+"""Number of configurations that may wait for lost devices; further suggestions are narrowed."""
 
 
 class NextTrial:
-    """Chooses the next trial, and requests suggestions in advance."""
+    """Chooses the next trial for a free slot."""
 
     def __init__(self, live: LiveStudy, finishing: Finishing) -> None:
         self._live, self._finishing = live, finishing
@@ -76,10 +67,10 @@ class NextTrial:
         self._suggesting = False
 
     def trial(self) -> tuple[Trial, Thaw | None] | None:
-        """Return the next trial to start, and the policy's decision if it was paused; None if no trial can start.
+        """Return the next trial to start, with the policy's decision if it was paused; None if no trial can start.
 
         Order: interrupted trials, users' configurations, the policy's choice, leaders that were stopped early (first if
-        time ends the study). A trial that needs more ranks than there are devices waits, and lets later trials start.
+        time ends the study). A trial that needs lost devices lets later trials start.
         """
         chosen = self._of_search()
         return chosen and self._finishing.instead_of(chosen)
@@ -101,11 +92,11 @@ class NextTrial:
             case Thaw() as thaw if self._fits(live.registry.numbered(thaw.number)):
                 return live.registry.numbered(thaw.number), thaw
             case Thaw() if not live.fresh_allowed:
-                return self._narrower_one()  # the policy's choice waits for a device that is gone
+                return self._narrower_one()  # the policy's choice waits for a lost device
             case Fresh() | Thaw():
                 if queued:
                     return queued, None
-                # A narrower suggestion, if the waiting ones need lost devices.
+                # Waiting configurations need lost devices: request a narrower one.
                 if self._live.most_ranks < math.inf and (not self._too_many_wait or self._narrow_size() is not None):
                     self.want_suggestion()
             case None:
@@ -113,7 +104,7 @@ class NextTrial:
         return None
 
     def _narrower_one(self) -> tuple[Trial, Thaw] | None:
-        """Return the paused trial with the best first objective among trials that the remaining devices can train."""
+        """Return the paused trial with the best first objective that fits the remaining devices."""
         first = self._live.setup.objectives[0]
         fitting = [trial for trial in self._live.registry.in_state("paused") if self._fits(trial)]
         if not fitting:
@@ -130,10 +121,14 @@ class NextTrial:
         return self._live.registry.count("queued") >= MOST_TOO_WIDE
 
     def _narrow_size(self) -> int | None:
-        return widest_that_fits(self._live.setup.space, self._live.most_ranks)
+        space = self._live.setup.space
+        if space is None or "world_size" not in space:
+            return None
+        parameter = space.parameter("world_size")
+        return next((size for size in range(int(self._live.most_ranks), 0, -1) if parameter.contains(size)), None)
 
     def why_none(self) -> StopReason | None:
-        """Return why no trial could start even if all slots were free; None if a trial could start."""
+        """Return why no trial could start even on free slots; None if a trial could start."""
         if self._live.registry.next_returning():
             return None
         if self._first_errors.nothing_works:
@@ -143,7 +138,7 @@ class NextTrial:
         return "exhausted" if self._live.fresh_allowed else "budget_trials"
 
     def want_suggestion(self) -> None:
-        """Request a suggestion in advance, unless a configuration waits already or no more trials may start."""
+        """Request a suggestion, unless a configuration waits or no more trials may start."""
         live = self._live
         if self._suggesting or not live.fresh_allowed or live.registry.next_queued(live.most_ranks):
             return
@@ -153,13 +148,13 @@ class NextTrial:
         live.outbox.order(Suggest(number=number, history=live.searched.observations(), most_ranks=most_ranks))
 
     def prepare(self) -> None:
-        """Let the policy compute its next choice in advance, while all slots are busy."""
+        """Let the policy prepare its next choice while all slots are busy."""
         live = self._live
         if not live.free and (live.registry.next_queued() or not live.fresh_allowed):
             live.setup.policy.prepare(live.look())
 
     def queued(self, event: TrialQueued) -> None:
-        """Add a configuration that the sampler suggested or a user enqueued."""
+        """Add a suggested or enqueued configuration."""
         self._suggesting = self._suggesting and event.origin != "sampler"
         trial = Trial(
             id=event.trial_id,

@@ -4,12 +4,12 @@
 
 * A free slot first resumes interrupted trials, then follows the policy's choice (`_fill_slots`).
 * After a recorded epoch the trial continues, the policy decides, or the trial ends (`Granting`).
-* A trial that is not expected to end two more epochs before the deadline stops after one epoch (`Granting`), and its
-  slots go to a trial that is expected to fit (`RestOfBudget`).
+* A trial that will probably not end two more epochs before the deadline stops after one epoch (`Granting`), and its
+  slots go to a trial that fits (`RestOfBudget`).
 * A share of the budget is kept to train the best trials to their last epoch (`Finishing`).
 * A trial on a node that will soon be removed stops with a checkpoint (`Draining`).
-* Slots of an autoscaler that are no longer needed are released (`SlotNeeds`).
-* A trial that sends no report for too long is killed, and continues from its checkpoint (`_tick`).
+* An autoscaler's slots that no trial needs are released (`SlotNeeds`).
+* A trial that hangs is killed, and continues from its checkpoint (`_tick`).
 """
 
 import dataclasses
@@ -68,15 +68,15 @@ ENDS_AS: Mapping[StopReason, StudyState] = {
     "storage": "drained",
     "error": "failed",
 }
-"""State of a study by the reason for its end; all other reasons close it."""
+"""State of a study by the reason of its end; other reasons close it."""
 CUT = "the budget was used up within an epoch; continues from its last checkpoint"
 
 
 class StudyMachine:
     """Makes all decisions of a running study.
 
-    Functions of the pool choose free slots for a trial (`pick`), slots that need a new process (`worn`) and free slots
-    to give up (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
+    The pool's functions choose free slots for a trial (`pick`), slots that need a new process (`worn`) and free slots
+    to release (`spare`). The controller took the lease at `alive_since`, in seconds since 1970.
     """
 
     def __init__(
@@ -123,86 +123,92 @@ class StudyMachine:
 
     @property
     def trials(self) -> Mapping[int, Trial]:
-        """Return all trials by id."""
+        """All trials by id."""
         return self._live.registry.by_id
 
     @property
     def now(self) -> float:
-        """Return the time of the latest event, in seconds since 1970."""
+        """Time of the latest event, in seconds since 1970."""
         return self._live.now
 
     @property
     def finished(self) -> bool:
-        """Return whether this controller has nothing left to do."""
+        """Return whether the study has ended or stopped."""
         return self.state != "running"
 
     @property
     def measures_at_end(self) -> bool:
-        """Return whether saved models are measured or described after the search."""
+        """Return whether models are measured or described after the search."""
         return self._live.has_test_part or self._live.can_explain
 
     @property
     def explain_seconds(self) -> float:
-        """Return the seconds for describing the recommended model's predictions."""
+        """Seconds for describing the recommended model's predictions."""
         return self._live.account.explain_seconds(self.now)
 
     @property
     def left_nano_usd(self) -> int | None:
-        """Return the nano-dollars left of the budget; None without a limit of dollars or hours."""
+        """Nano-dollars left of the budget; None without a deadline."""
         return self._live.account.left_nano_usd(self.now)
 
     @property
     def free_slots(self) -> tuple[int, ...] | None:
-        """Return the slots without a trial; None if the pool lost or gained slots."""
+        """Slots without a trial; None if the pool lost or gained slots."""
         live = self._live
         return None if live.missing or live.leaving or live.joined else tuple(sorted(live.free))
 
     @property
     def running(self) -> list[Trial]:
-        """Return the trials that are running on slots."""
+        """Trials that run on slots."""
         return self._live.registry.running
 
     @property
     def archive(self) -> list[Milestone]:
-        """Return the non-dominated models of all trials and epochs so far."""
+        """Non-dominated models of all trials and epochs."""
         return self._live.keeper.archive
 
     @property
     def spent_nano_usd(self) -> int:
-        """Return the sum of all charges, in nano-dollars."""
+        """Sum of all charges."""
         return self._live.account.spent_nano_usd
 
     @property
     def overshoot_nano_usd(self) -> int:
-        """Return the nano-dollars spent above the budget."""
+        """Nano-dollars spent above the budget."""
         return self._live.account.overshoot_nano_usd
 
     @property
     def deadline(self) -> float:
-        """Return the time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
+        """Time at which dollars or hours are used up, in seconds since 1970; infinite without limits."""
         return self._live.account.deadline
 
     @property
     def cut_at(self) -> float:
-        """Return the time at which unfinished epochs are stopped, in seconds since 1970."""
+        """Time at which unfinished epochs are stopped, in seconds since 1970."""
         return self._live.account.cut_at
 
     @property
     def draining(self) -> bool:
-        """Return whether no more trials start, because all must stop or none fits into the remaining budget."""
+        """Return whether no trial may start: all must stop, or none fits into the budget."""
         return self._draining.starts_nothing
 
     @property
     def reserved_until(self) -> float:
-        """Return the latest time reserved for a running trial, in seconds since 1970."""
+        """Latest time reserved for a running trial, in seconds since 1970."""
         return max((trial.attempt.promised_until for trial in self.running if trial.attempt), default=self.now)
 
     def reopen(self, closed: Iterable[int]) -> None:
-        """Make trials resumable that were pruned only because the study closed. Call it before `begin`."""
-        reopen(self._live, closed)
+        """Make trials resumable that were pruned because the study closed. Call it before `begin`."""
+        for trial_id in closed:
+            trial = self.trials[trial_id]
+            self._live.registry.move(trial, "paused")
+            columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
+            self._live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
+            _wait_for_policy(self._live, trial)
+        self._live.outbox.write(ViewsToRebuild())
 
     def begin(self, now: float) -> Step:
-        """Pause the trials that a dead controller left running. Finish the study if nothing is left to do."""
+        """Pause trials that a dead controller left running; finish the study if nothing is left to do."""
         self._live.now = now
         pick_up_lost(self._live)
         if reason := self.nothing_left():
@@ -218,14 +224,14 @@ class StudyMachine:
         return self._step()
 
     def pool_refused(self, message: str, now: float) -> Step:
-        """Fail the study, since the pool did not open. The study can be resumed later."""
+        """Fail the study, which can be resumed later."""
         self._live.now = now
         self._draining.drain("error", message)
         self._finish("error")
         return self._step()
 
     def handle(self, events: Sequence[Event], now: float) -> Step:
-        """Handle simultaneous events, then start trials on free slots. Ignores events of attempts that have ended."""
+        """Handle events, then start trials on free slots. Ignores events of ended attempts."""
         self._live.now = max(now, self.now)
         for event in events:
             self._take_in(event)
@@ -264,7 +270,7 @@ class StudyMachine:
                 self._tick(event)
 
     def _fill_slots(self) -> bool:
-        """Start trials on free slots. Returns whether slots remain free because there was no trial to start."""
+        """Start trials on free slots. Returns True if slots remain free for lack of trials."""
         live = self._live
         self._draining.look_again()
         while live.free and live.account.is_open and not self.draining and not self.finished:
@@ -293,7 +299,7 @@ class StudyMachine:
         trial = self.trials.get(event.trial_id)
         if trial is not None and trial.state in CANCELLABLE_STATES:
             trial_endings.cancel(self._live, trial)
-            if not self.draining:  # the cancelled trial may have been the next one for a free slot
+            if not self.draining:  # the cancelled trial may have been the next to start
                 self._next_trial.want_suggestion()
 
     def _of_gang(self, event: GangStarted | Measured | ParameterAsked | PartSaved | Progress | GangFailed) -> None:
@@ -322,7 +328,7 @@ class StudyMachine:
         is_train = event.failure == "diverged" and attempt.started
         self._live.account.charge_trial(trial, "train" if is_train else "lost", self.now)
         trial_endings.lose(self._live, trial, event.failure, event.message, counts=event.counts)
-        if event.failure == "storage":  # other trials would fail too, and pay for epochs that cannot be kept
+        if event.failure == "storage":  # other trials would fail, too, and pay for lost epochs
             self._draining.drain("storage", event.message)
 
     def _tick(self, event: Tick) -> None:
@@ -340,7 +346,7 @@ class StudyMachine:
                 self._granting.outlived_promise(trial, trial.attempt)
 
     def nothing_left(self) -> StopReason | None:
-        """Return why nothing could be done even if all slots were free; None if something can be done."""
+        """Return why the study has nothing to do even on free slots; None if it has."""
         return self._live.account.used_up() or self._next_trial.why_none()
 
     def _finish_if_done(self) -> None:
@@ -360,8 +366,8 @@ class StudyMachine:
         outbox = self._live.outbox
         if self._live.reference_due:
             self._live.reference_due = False
-            freeze(self._live)
-        if outbox.has_changes:
+            outbox.write(StudyChanged(columns={"reference_point": _automatic_reference(self._live)}))
+        if outbox.changes:
             columns = self._live.account.reserved(self.now, self.now if self.finished else self.reserved_until)
             if columns is not None:
                 outbox.write(StudyChanged(columns=columns))
@@ -369,7 +375,7 @@ class StudyMachine:
 
 
 def restore(live: LiveStudy, resume_state: ResumeState) -> None:
-    """Restore forecasts, the search's history, the list of checkpoints and paused trials from stored trials."""
+    """Restore forecasts, the search's history, checkpoints and paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     measured.sort(key=lambda one: one[1].measured_at)
     for record, epoch in measured:
@@ -378,7 +384,7 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
         if epoch.is_milestone:
             trial.milestones[epoch.epoch] = values
     of_baselines = {one.id for one in trials_of(live.setup.baselines, live.registry.started) if one is not None}
-    # Of equal milestones the one reported first has the kept model; it need not be the one measured first.
+    # Of equal milestones, the first reported has the kept model; another may have been measured earlier.
     for record, epoch in sorted(measured, key=lambda one: one[1].checkpoint is None):
         if epoch.is_milestone and is_feasible(epoch.metrics, live.setup.constraints):
             values = live.registry.by_id[record.id].milestones[epoch.epoch]
@@ -401,7 +407,7 @@ def _wait_for_policy(live: LiveStudy, trial: Trial) -> None:
 
 
 def pick_up_lost(live: LiveStudy) -> None:
-    """Pause the trials that a dead controller left running, at their last checkpoints."""
+    """Pause trials that a dead controller left running."""
     for trial in live.registry.in_state("running"):
         columns: AttemptColumns = {"outcome": "interrupted", "ended_at": live.now, "charged_until": live.now}
         live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
@@ -410,30 +416,19 @@ def pick_up_lost(live: LiveStudy) -> None:
     live.outbox.write(StudyChanged(columns=running))
 
 
-def reopen(live: LiveStudy, closed: Iterable[int]) -> None:
-    """Make trials resumable that were pruned only because the study closed."""
-    for trial_id in closed:
-        trial = live.registry.by_id[trial_id]
-        live.registry.move(trial, "paused")
-        columns: TrialColumns = {"state": "paused", "reason": "waits: the study was reopened", "ended_at": None}
-        live.outbox.write(TrialChanged(trial_id=trial_id, columns=columns))
-        _wait_for_policy(live, trial)
-    live.outbox.write(ViewsToRebuild())
-
-
 _LIMITS = ("usd", "hours", "trials", "usd_per_trial", "hours_per_trial")
 
 ENDS_BY_BUDGET: frozenset[StopReason] = frozenset({"budget_usd", "budget_hours", "budget_trials"})
-"""Reasons for which only more budget reopens a study."""
+"""Reasons after which only more budget reopens a study."""
 
 
 def closed_by(setup: StudySetup, usd_per_slot_hour: float) -> dict[str, float | None]:
-    """Return the limits to store when the budget ends a study, so that a later launch can compare them."""
+    """Return the limits to store when the budget ends a study, to compare at a later launch."""
     return {**dataclasses.asdict(setup.limits), "usd_per_hour": setup.slots * usd_per_slot_hour}
 
 
 def has_more(setup: StudySetup, stored: Mapping[str, float | None]) -> bool:
-    """Return whether today's limits allow more than the limits `stored` when the budget ended the study."""
+    """Return whether limits allow more than the limits `stored` at the study's end."""
     now = closed_by(setup, setup.usd_per_slot_hour)
     is_cheaper = _number(now["usd_per_hour"]) < _number(stored.get("usd_per_hour"))
     keeps_more = setup.limits.finish > (stored.get("finish") or 0.0)
@@ -445,13 +440,16 @@ def _number(limit: float | None) -> float:
 
 
 def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
-    """Close the pool, and record the study's state and the reason for its end."""
+    """Close the pool, and record the study's state and stop reason."""
     if live.account.is_open:
         live.account.charge_idle(live.account.slots, live.now)
         live.outbox.write(PoolChanged(columns={"pool_closed_at": live.now}))
         live.outbox.order(ClosePool())
     if state == "closed":
-        _close_paused(live)
+        for trial in live.registry.in_state("paused"):  # more budget can reopen them
+            live.registry.move(trial, "pruned")
+            pruned: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
+            live.outbox.write(TrialChanged(trial_id=trial.id, columns=pruned))
         live.freeze_reference()
     columns: StudyColumns = {
         "state": state,
@@ -464,20 +462,8 @@ def end_study(live: LiveStudy, state: StudyState, reason: StopReason) -> None:
     live.outbox.write(StudyChanged(columns=columns))
 
 
-def _close_paused(live: LiveStudy) -> None:
-    """Prune the paused trials at the study's end; a larger budget can reopen them."""
-    for trial in live.registry.in_state("paused"):
-        live.registry.move(trial, "pruned")
-        columns: TrialColumns = {"state": "pruned", "reason": "closed", "ended_at": live.now}
-        live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
-
-
-def freeze(live: LiveStudy) -> None:
-    """Record the automatic reference point, computed like `reference_point` of the study's records."""
-    live.outbox.write(StudyChanged(columns={"reference_point": _point(live)}))
-
-
-def _point(live: LiveStudy) -> dict[str, float] | None:
+def _automatic_reference(live: LiveStudy) -> dict[str, float] | None:
+    """Return the automatic reference point, computed like `pareto.reference_point`."""
     objectives = live.setup.objectives
     ends = [
         trial.ends_of(objectives, epoch, values, live.setup.epochs)

@@ -23,7 +23,7 @@ from trainers.protocol import Diagnostics, Params, TrialSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnLogging:
-    """Settings for logging by the user's code; `mlflow` is a tracking URI, or empty if the code does not use MLflow."""
+    """Settings for logging by the user's code; `mlflow` is a tracking URI, or empty."""
 
     study: str
     study_uid: str
@@ -31,7 +31,7 @@ class OwnLogging:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     def variables(self, trial: int, attempt: int) -> dict[str, str]:
-        """Return the environment variables for an attempt of a trial, such as its name in W&B and MLflow."""
+        """Return environment variables for an attempt, with its name in W&B and MLflow."""
         name = f"trial {trial}"
         found = {"WANDB_RUN_GROUP": self.study, "WANDB_NAME": name}
         if not self.mlflow:
@@ -52,12 +52,12 @@ class OwnLogging:
 
 
 FREE_USD_PER_SLOT_HOUR = 1.0
-"""Price per slot-hour at which the search compares trials on free slots, so that it saves time."""
+"""Price at which the search compares trials on free slots, so that it saves time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudySetup:
-    """Settings of a study that stay the same while its controller runs."""
+    """Settings that stay the same while a controller runs."""
 
     study: str
     objectives: tuple[Objective, ...]
@@ -92,7 +92,7 @@ class StudySetup:
     cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, to notice, commit and kill in time
 
     def trial_spec(self, number: int, params: Params, world_size: int) -> TrialSpec:
-        """Return a trial's spec for the trainer, for a training from the beginning that saves nothing."""
+        """Return the trainer's spec of a training from the beginning that saves nothing."""
         return TrialSpec(
             study=self.study,
             trial=number,
@@ -109,23 +109,23 @@ class StudySetup:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials wait for a decision (the pruner's rungs), and the last epoch."""
+        """The pruner's rungs, at which trials wait for a decision, and the last epoch."""
         return (*self.policy.pruner.rungs(self.epochs), self.epochs)
 
     @property
     def looked_at(self) -> frozenset[int]:
-        """Return the epochs whose values a search may read."""
+        """Epochs whose values the search may read."""
         return frozenset({*self.rungs, *self.milestones, *self.watched})
 
     @property
     def search_usd_per_slot_hour(self) -> float:
-        """Return the price per slot-hour with which the search compares trials; never zero."""
+        """Price at which the search compares trials; never zero."""
         return self.usd_per_slot_hour or FREE_USD_PER_SLOT_HOUR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggest:
-    """Ask the sampler for the parameters of trial `number`, with at most `most_ranks` ranks (None: no limit)."""
+    """Ask the sampler for trial `number`, with at most `most_ranks` ranks (None: no limit)."""
 
     number: int
     history: tuple[Observation, ...]
@@ -144,7 +144,7 @@ class StartGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """Let a trial train up to epoch `until`. Sent before the commit, since an epoch can be repeated after a crash."""
+    """Let a trial train up to epoch `until`. Sent before the commit."""
 
     trial_id: int
     attempt: int
@@ -153,7 +153,7 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainGang:
-    """Stop a trial at the end of its epoch, or after `within_seconds` within the epoch."""
+    """Stop a trial at the end of its epoch, or after `within_seconds`."""
 
     trial_id: int
     attempt: int
@@ -162,7 +162,7 @@ class DrainGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndGang:
-    """Take back the slots of a trial that waits; slots in `retire` get new processes."""
+    """Take back a waiting trial's slots; slots in `retire` get new processes."""
 
     trial_id: int
     attempt: int
@@ -171,7 +171,7 @@ class EndGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillGang:
-    """Kill the processes of a trial that may be training, and take back its slots."""
+    """Kill a trial's processes, and take back its slots."""
 
     trial_id: int
     attempt: int
@@ -179,7 +179,7 @@ class KillGang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseSlots:
-    """Give up slots that no trial will need, so that the cluster can remove their devices."""
+    """Return slots that no trial will need to the autoscaler."""
 
     slots: tuple[int, ...]
 
@@ -201,41 +201,36 @@ Command = Suggest | StartGang | Grant | DrainGang | EndGang | KillGang | Release
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The state machine's answer to events: rows to store in one commit, and commands in order."""
+    """Rows to store in one commit, and commands, in order."""
 
     changes: tuple[Change, ...] = ()
     commands: tuple[Command, ...] = ()
 
 
 class Outbox:
-    """Collects the rows and commands that the state machine produces in one step."""
+    """Collects rows and commands of one step."""
 
     def __init__(self) -> None:
-        self._changes: list[Change] = []
+        self.changes: list[Change] = []
         self._commands: list[Command] = []
-
-    @property
-    def has_changes(self) -> bool:
-        """Return whether there are rows to commit."""
-        return bool(self._changes)
 
     def write(self, *changes: Change) -> None:
         """Add rows to commit."""
-        self._changes += changes
+        self.changes += changes
 
     def order(self, *commands: Command) -> None:
-        """Add commands, which the controller carries out in this order."""
+        """Add commands, in order."""
         self._commands += commands
 
     def release(self, released: Released) -> None:
-        """Delete files that are no longer needed, and clear their paths in the store."""
+        """Delete files, and clear their paths in the store."""
         self.order(*(DeleteFile(path=path) for path in released.files))
         self.write(
             *(CheckpointKept(trial_id=trial_id, epoch=epoch, checkpoint=None) for trial_id, epoch in released.epochs)
         )
 
     def take(self) -> Step:
-        """Return all collected rows and commands, and start over with none."""
-        step = Step(changes=tuple(self._changes), commands=tuple(self._commands))
-        self._changes, self._commands = [], []
+        """Return and clear all rows and commands."""
+        step = Step(changes=tuple(self.changes), commands=tuple(self._commands))
+        self.changes, self._commands = [], []
         return step

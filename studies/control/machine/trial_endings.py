@@ -17,7 +17,7 @@ CANCELLED = "cancelled: a user ended it (automl cancel)"
 
 
 def complete(live: LiveStudy, trial: Trial) -> None:
-    """Mark a trial as complete, after its last planned epoch or after a training that stopped early."""
+    """Mark a trial as complete, after its last epoch or an early stop."""
     done, planned = trial.epochs_done, live.setup.epochs
     stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
@@ -28,7 +28,7 @@ def complete(live: LiveStudy, trial: Trial) -> None:
 
 
 def prune(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a trial that waits for a decision, and free its slots."""
+    """Prune a trial that waits for a decision."""
     _finish(live, trial, "pruned", reason)
 
 
@@ -45,7 +45,6 @@ def _write_end(live: LiveStudy, trial: Trial, state: Literal["complete", "pruned
 
 
 def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Prune a paused or cancelled trial, so that it is never resumed."""
     live.history.paused.pop(trial.started_number, None)
     _write_end(live, trial, "pruned", reason)
     live.decided(trial, decision("stop", reason))
@@ -53,13 +52,13 @@ def _discard(live: LiveStudy, trial: Trial, reason: str) -> None:
 
 
 def pause(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Pause a trial that waits for a decision, and free its slots. Its checkpoint is kept."""
+    """Pause a trial that waits for a decision; keeps its checkpoint."""
     mark_paused(live, trial, by, reason)
     _take_slots(live, trial, "paused", waits=True)
 
 
 def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
-    """Set a trial's state to paused; the caller frees its slots. `by` is "policy", "drain" or "fault"."""
+    """Set a trial's state to paused; the caller frees its slots. `by`: see `Trial.paused_by`."""
     live.registry.move(trial, "paused")
     trial.paused_by = by
     columns: TrialColumns = {"state": "paused", "paused_by": by, "reason": reason}
@@ -67,12 +66,12 @@ def mark_paused(live: LiveStudy, trial: Trial, by: str, reason: str) -> None:
 
 
 def evict(live: LiveStudy, trial: Trial, limit: str) -> None:
-    """Prune a paused trial to free disk space; the recorded reason names the exceeded `limit`."""
+    """Prune a paused trial to free disk space; the reason names the `limit`."""
     _discard(live, trial, f"evicted as the least valuable paused trial: {limit}")
 
 
 def cancel(live: LiveStudy, trial: Trial) -> None:
-    """Prune a running or waiting trial at a user's request. Its unfinished epoch is lost."""
+    """Prune an unfinished trial at a user's request; its unfinished epoch is lost."""
     if trial.state == "queued":
         live.registry.forget(trial)
         live.outbox.write(cancelled_in_queue(trial.id, live.now))
@@ -86,25 +85,25 @@ def cancel(live: LiveStudy, trial: Trial) -> None:
 
 
 def cancelled_in_queue(trial_id: int, now: float) -> TrialChanged:
-    """Return the change that cancels a configuration before its start; it never gets a trial number."""
+    """Return the change that cancels a queued configuration."""
     return TrialChanged(trial_id=trial_id, columns={"state": "pruned", "reason": CANCELLED, "ended_at": now})
 
 
 def cut(live: LiveStudy, trial: Trial, reason: str) -> None:
-    """Pause a trial by killing its processes within the epoch. The unfinished epoch is lost."""
+    """Pause a trial by killing its processes; the unfinished epoch is lost."""
     live.account.charge_trial(trial, "lost", live.now)
     mark_paused(live, trial, "drain", reason)
     _take_slots(live, trial, "cut", waits=False)
 
 
 def reject(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, waits: bool) -> None:
-    """Fail a trial whose epoch cannot be recorded. Kills its processes unless the trial `waits` for a decision."""
+    """Fail a trial whose epoch cannot be recorded; kill its processes unless it `waits` for a decision."""
     write_failure(live, trial, failure, message)
     _take_slots(live, trial, "failed", waits=waits)
 
 
 def write_failure(live: LiveStudy, trial: Trial, failure: Failure, message: str) -> None:
-    """Set a trial's state to failed, and release its checkpoint."""
+    """Set a trial's state to failed; the caller frees its slots."""
     live.registry.move(trial, "failed")
     trial.failure = failure
     reason = f"{failure}: {last_line(message) or failure}"
@@ -127,10 +126,10 @@ def _forget_checkpoint(live: LiveStudy, trial: Trial) -> None:
 
 
 def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> None:
-    """Free a waiting trial's slots, except worn ones. Otherwise kill its ranks; the pool reports slots when free."""
+    """Free a waiting trial's slots, except worn ones; else kill its ranks, after which the pool reports free slots."""
     attempt = trial.attempt
     assert attempt is not None  # noqa: S101 - an invariant of the callers
-    live.account.charge_idle(attempt.slots, live.now)  # for time that belongs neither to the start nor to epochs
+    live.account.charge_idle(attempt.slots, live.now)  # for time besides the start and epochs
     close_attempt(live, trial, outcome)
     if waits:
         retire = live.worn(attempt.slots)
@@ -141,7 +140,7 @@ def _take_slots(live: LiveStudy, trial: Trial, outcome: str, *, waits: bool) -> 
 
 
 def close_attempt(live: LiveStudy, trial: Trial, outcome: str) -> None:
-    """End the running attempt of a trial. The caller frees its slots."""
+    """End a trial's running attempt; the caller frees its slots."""
     columns: AttemptColumns = {"outcome": outcome, "ended_at": live.now, "charged_until": live.now}
     live.outbox.write(AttemptChanged(trial_id=trial.id, attempt=trial.attempts, columns=columns))
     live.watchdog.ended(trial.id)
@@ -153,7 +152,7 @@ RETURNS_BY: frozenset[Failure] = frozenset({"lost", "timeout", "storage"})
 
 
 def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
-    """Kill the processes of a trial that sent no report for too long."""
+    """Kill the processes of a trial that hangs."""
     assert trial.attempt is not None  # noqa: S101 - only a trial with a gang can hang
     live.account.charge_trial(trial, "lost", live.now)
     live.outbox.order(KillGang(trial_id=trial.id, attempt=trial.attempt.number))
@@ -161,7 +160,7 @@ def hang(live: LiveStudy, trial: Trial, silence_seconds: float) -> None:
 
 
 def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, counts: bool = True) -> None:
-    """End an attempt whose ranks failed. The trial continues later, except after a final failure or too many."""
+    """End a failed attempt. The trial continues later, except after a final failure or too many lost attempts."""
     outcome = failure if counts else "unstarted"
     if failure == "unreadable":  # back to the latest readable milestone, else to the beginning
         earlier = live.keeper.other_than(str(trial.resume_checkpoint), trial.id, trial.resume_epoch)
@@ -170,7 +169,7 @@ def lose(live: LiveStudy, trial: Trial, failure: Failure, message: str, *, count
         columns: TrialColumns = {"resume_checkpoint": trial.resume_checkpoint, "resume_epoch": trial.resume_epoch}
         live.outbox.write(TrialChanged(trial_id=trial.id, columns=columns))
         failure = "lost"
-    elif counts:  # an unreadable file needs no limit: going back ends at the beginning of the trial
+    elif counts:  # unreadable files need no limit: going back ends at the trial's beginning
         trial.lost_attempts += failure in {"lost", "timeout"}
         trial.timeouts += failure == "timeout"
     returns = failure in RETURNS_BY

@@ -1,12 +1,12 @@
-"""Detects trials whose processes hang: they send no report for too long while the controller listens."""
+"""Detects trials whose processes hang: they send no report for too long."""
 
 from dataclasses import dataclass
 
 from studies.spec.sections import FaultsSpec
 
 MOST_SECONDS_PER_LOOK = 5.0
-"""Longest silence counted between two looks: a controller that was away for longer did not listen either."""
-FEWEST_LOOKS = 4  # smallest number of looks before silence can end an attempt
+"""Longest silence counted between two checks: a suspended controller receives no reports."""
+FEWEST_LOOKS = 4  # smallest number of checks before silence ends an attempt
 
 
 @dataclass(kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Measures how long each running trial has sent no report; `now` is the time of the first check."""
+    """Measures for how long running trials have sent no report, from `now` on."""
 
     def __init__(self, limits: FaultsSpec, now: float) -> None:
         self._limits = limits
@@ -26,12 +26,12 @@ class Watchdog:
         self._silences: dict[int, _Silence] = {}
 
     def started(self, gang: int, timeouts: int = 0) -> None:
-        """Watch the running trial with the id `gang`; each of its earlier timeouts doubles the allowed silence."""
+        """Watch the trial with the id `gang`; each earlier timeout doubles its allowed silence."""
         factor = 2.0**timeouts
         self._silences[gang] = _Silence(factor=factor, allowed_seconds=factor * self._limits.start_seconds)
 
     def heard(self, gang: int, *, is_first: bool = False) -> None:
-        """Record a report of the running trial with the id `gang`, which ends its silence."""
+        """Record a report of the trial with the id `gang`."""
         if silence := self._silences.get(gang):
             limit = self._limits.start_seconds if is_first else self._limits.silence_seconds
             silence.allowed_seconds, silence.seconds, silence.is_new = silence.factor * limit, 0.0, True
@@ -41,7 +41,7 @@ class Watchdog:
         self._silences.pop(gang, None)
 
     def hung(self, now: float) -> dict[int, float]:
-        """Return the trials that sent no report for too long, with the seconds of their silence."""
+        """Return trials that hang, with the seconds of their silence."""
         passed = min(max(now - self._looked_at, 0.0), MOST_SECONDS_PER_LOOK)
         self._looked_at = now
         for silence in self._silences.values():
@@ -52,5 +52,5 @@ class Watchdog:
 
 
 def no_sign_of_life(silence_seconds: float) -> str:
-    """Return the message about a trial that was stopped because its processes hung."""
+    """Return the error message of a trial that hung."""
     return f"no rank reported for {silence_seconds:.0f} s (limits: faults.start_seconds, faults.silence_seconds)"

@@ -1,7 +1,7 @@
-"""Charges for the slots of controllers that died: finds their open pools in the store, and charges and closes them."""
+"""Finds the open pools of controllers that died, charges their slots, and closes them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,17 @@ class OpenAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadPool:
-    """The slots of a controller that died; times are in seconds since 1970."""
+    """Slots of a controller that died; times are in seconds since 1970."""
 
     prices: PriceHistory
     charged_until: Mapping[int, float]  # moment up to which each paid slot is charged, by slot
-    alive_until: float  # moment of the last heartbeat or commit; later events are unknown
+    alive_until: float  # moment of the last heartbeat or commit
     attempts: tuple[OpenAttempt, ...]
     kind: ChargeKind | None  # of all its charges, if it confirmed or tested models, which have no attempts
 
 
 def are_left(store: Store, study_id: int) -> bool:
-    """Return whether a study has a lease that was not released or slots that are still charged."""
+    """Return whether a study has an unreleased lease or an open pool."""
     c = t.leases.c
     is_open = c.pool_opened_at.is_not(None) & c.pool_closed_at.is_(None)
     query = sa.select(c.id).where(c.study_id == study_id, c.released_at.is_(None) | is_open)
@@ -47,11 +47,15 @@ def are_left(store: Store, study_id: int) -> bool:
         return connection.execute(query.limit(1)).first() is not None
 
 
-def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence[Charged]]) -> None:
-    """Charge and close the pools of dead controllers in one transaction. A second call finds none.
+def settle_dead_pools(store: Store, lease: Lease) -> None:
+    """Charge and close the pools of dead controllers in one transaction; retries briefly if the store is locked.
 
-    `charges_of` returns the missing charges of a pool. Raises `LeaseLostError`, without any charge, if `lease` is lost.
+    Raises `LeaseLostError`, without charges, if `lease` is lost.
     """
+    retry_patiently(lambda: _settle(store, lease))
+
+
+def _settle(store: Store, lease: Lease) -> None:
     dead = sa.select(t.leases).where(
         t.leases.c.study_id == lease.study_id,
         t.leases.c.id < lease.id,
@@ -66,14 +70,14 @@ def settle(store: Store, lease: Lease, charges_of: Callable[[DeadPool], Sequence
         connection.execute(_next_revision(lease.study_id))
         for row in rows:
             pool = _dead_pool(connection, row)
-            insert_charges(connection, lease.study_id, row.id, charges_of(pool))
+            insert_charges(connection, lease.study_id, row.id, gap_charges(pool))
             closed = sa.update(t.leases).where(t.leases.c.id == row.id)
             connection.execute(closed.values(pool_closed_at=pool.alive_until))
         _note_overshoot(connection, lease.study_id)
 
 
 def note_overshoot(store: Store, lease: Lease) -> None:
-    """Record by how much a study has exceeded its budget, which a confirmation may increase."""
+    """Store by how much a study has exceeded its budget, for example by a confirmation."""
     with store.engine.begin() as connection:
         held_lease(connection, lease.study_id, lease.token)
         connection.execute(_next_revision(lease.study_id))
@@ -125,15 +129,10 @@ def _dead_pool(connection: sa.Connection, row: sa.Row[Any]) -> DeadPool:
     )
 
 
-def settle_dead_pools(store: Store, lease: Lease) -> None:
-    """Charge for the last seconds of dead controllers' slots; retries briefly if the store is locked."""
-    retry_patiently(lambda: settle(store, lease, gap_charges))
-
-
 def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
-    """Charge for slots of dead controllers and confirmations, for a study that may never be driven again.
+    """Charge slots of dead controllers and confirmations, for a study that may never be driven again.
 
-    `at_once`: the caller knows that a living holder would have renewed its lease by now (`lease.acquire`).
+    `at_once`: a living holder would have renewed its lease by now (see `lease.acquire`).
     """
     if not are_left(store, study_id) or leases.current_holder(store, study_id) is not None:
         return
@@ -147,7 +146,7 @@ def settle_left(store: Store, study_id: int, *, at_once: bool = False) -> None:
 
 
 def gap_charges(pool: DeadPool) -> list[Charged]:
-    """Return charges for a dead controller's slots, for the time until it was last known to be alive."""
+    """Return charges for a dead controller's slots until its last sign of life."""
     holders = {slot: attempt for attempt in pool.attempts for slot in attempt.slots}
     spans: dict[tuple[int, float], list[int]] = defaultdict(list)
     for slot, since in sorted(pool.charged_until.items()):

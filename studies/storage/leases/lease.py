@@ -1,10 +1,10 @@
 """Leases: only the controller that holds a study's lease drives the study; other controllers wait.
 
-A heartbeat in the database renews the lease. It expires some time after the heartbeat stops, or immediately if the
-holder's process is known to be dead. Every commit checks the lease, so a controller suspended for long cannot write.
+A heartbeat in the database renews the lease. The lease expires some seconds after the last heartbeat, or immediately
+if the holder's process is known to be dead. Every commit checks the lease, so a suspended controller cannot write.
 
-Only the database's clock decides whether a lease has expired, since the clocks of machines may differ by minutes. All
-other times of a lease and its charges come from the holder: its clock at the lease's start, then its monotonic clock.
+The database's clock decides whether a lease has expired, since clocks of machines may differ by minutes. All other
+times of a lease and its charges come from the holder: its clock at the lease's start, then its monotonic clock.
 """
 
 import logging
@@ -34,14 +34,14 @@ HEARTBEAT_SECONDS = 2.0
 EXPIRY_SECONDS = 10.0
 _SECOND_LOOK_SECONDS = 2 * HEARTBEAT_SECONDS
 _LONGEST_OUTAGE_SECONDS = 1000.0
-"""Seconds after which an expired lease is free: controllers wait ten minutes for a database that is away."""
+"""Seconds after which an expired lease is free; controllers wait ten minutes for their database."""
 _WAITS_FOR_ROOM = (t.studies.c.state == "drained", t.studies.c.stop_reason == "storage")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A controller's right to drive a study. Each write checks the token, which is unique in all stores."""
+    """A controller's right to drive a study. Writes check the token, which is unique in all stores."""
 
     id: int
     token: str = field(repr=False)
@@ -50,13 +50,13 @@ class Lease:
 
     @staticmethod
     def now() -> float:
-        """Return the current time in seconds since 1970, by the clock of `acquired_at`."""
+        """Return the current time by the clock of `acquired_at`."""
         return steady_clock.now()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The process that currently drives a study; `lease_id` is the id of the lease's row."""
+    """The process that drives a study."""
 
     lease_id: int
     host: str
@@ -77,9 +77,9 @@ def acquire(
 ) -> Lease | Holder:
     """Take the lease, or return its living holder. Raises `StoreError` if the study was deleted.
 
-    A dead holder's lease ends at its last heartbeat. A living holder may be unable to renew its lease (the database was
-    away, or the machine slept), so an expired lease is taken only after two more heartbeats are missing. `job_id` is
-    the job that pays the charges made with the lease; None: the study's own job.
+    A dead holder's lease ends at its last heartbeat. A living holder may be late (the database was away, or the machine
+    slept), so an expired lease is taken only after two more missing heartbeats, or with `at_once` immediately.
+    `job_id` is the job that pays the lease's charges; None: the study's own job.
     """
     token, ran_out_at = new_id(), math.inf if at_once else None
     while True:
@@ -97,7 +97,7 @@ def acquire(
 def _try_acquire(
     store: Store, study_id: int, token: str, job_id: int | None, seen_run_out_at: float | None
 ) -> Lease | Holder | float:
-    """Take the lease, or return its holder, or return the time when it expired if it may still be renewed."""
+    """Take the lease, or return its holder, or the time when it expired if it may still be renewed."""
     with store.engine.begin() as connection:
         row = _unreleased(connection, study_id)
         if row is not None and row.holder == token:  # an earlier try took it, but its answer was lost
@@ -119,25 +119,25 @@ def _holder_of_existing(store: Store, study_id: int) -> Holder | None:
 
 
 def current_holder(store: Store, study_id: int) -> Holder | None:
-    """Return the process that drives the study; None without one."""
+    """Return the process that drives the study, or None."""
     with store.snapshot() as connection:
         return _living(connection, study_id)
 
 
 def refuse_driven(connection: sa.Connection, study_id: int, name: str) -> None:
-    """Raise `StoreError` if a controller drives the study, because it would not notice a change in the store."""
+    """Raise `StoreError` if a controller drives the study, which would not notice a change in the store."""
     holder = _living(connection, study_id)
     if holder is not None:
         raise driven_error(name, holder)
 
 
 def driven_error(name: str, holder: object) -> StoreError:
-    """Return the error of a command that is not allowed while a controller drives the study."""
+    """Return the error for a command that needs a study without controller."""
     return StoreError(f"study: {name!r} is driven by {holder}. Stop it first: `automl stop {shlex.quote(name)}`")
 
 
 def was_stopped(store: Store, study_id: int, since: int, before: int | None = None) -> bool:
-    """Return whether a user asked a controller to stop; considers leases with ids from `since` to below `before`."""
+    """Return whether a user asked to stop, in leases with ids from `since` to below `before`."""
     mine = [t.leases.c.study_id == study_id, t.leases.c.id >= since, t.leases.c.stop_requested]
     if before is not None:
         mine.append(t.leases.c.id < before)
@@ -146,14 +146,14 @@ def was_stopped(store: Store, study_id: int, since: int, before: int | None = No
 
 
 def tokens_of(store: Store, study_id: int) -> frozenset[str]:
-    """Return the tokens of all leases that the study has ever had."""
+    """Return the tokens of all leases that the study ever had."""
     query = sa.select(t.leases.c.holder).where(t.leases.c.study_id == study_id)
     with store.snapshot() as connection:
         return frozenset(connection.execute(query).scalars())
 
 
 def driven_studies(connection: sa.Connection) -> frozenset[int]:
-    """Return the ids of studies that a living controller drives. A dead controller's study is still "running"."""
+    """Return the ids of studies with a living controller; the state of other studies may also be "running"."""
     rows = connection.execute(_with_expiry(connection).where(t.leases.c.released_at.is_(None)))
     return frozenset(row.study_id for row in rows if _alive(row))
 
@@ -161,8 +161,7 @@ def driven_studies(connection: sa.Connection) -> frozenset[int]:
 def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1) -> float:
     """Return the total seconds of all leases, each until its pool closed or until its last heartbeat.
 
-    Work after the pool closed is not the study's time. A living holder counts up to its last heartbeat, as it would if
-    it died now, so that the sum never decreases.
+    The last heartbeat also counts for a living holder, so that the sum never decreases.
     """
     query = sa.select(t.leases).where(t.leases.c.study_id == study_id, t.leases.c.id != without)
     ends = ((one, one.pool_closed_at or one.released_at or one.heartbeat_at) for one in connection.execute(query))
@@ -170,14 +169,14 @@ def alive_seconds(connection: sa.Connection, study_id: int, *, without: int = -1
 
 
 def release(store: Store, lease: Lease, at: float | None = None) -> None:
-    """Release the lease if this process still holds it; `at` is a time (None: now), for virtual time."""
+    """Release the lease if this process still holds it, at time `at` (None: now)."""
     with suppress(LeaseLostError), store.engine.begin() as connection:
         lease_id = held_lease(connection, lease.study_id, lease.token)
         release_row(connection, lease_id, lease.now() if at is None else at)
 
 
 def release_row(connection: sa.Connection, lease_id: int, at: float) -> None:
-    """Mark a lease as released. A request to stop also reaches a study that waits for disk space without a lease."""
+    """Mark a lease as released; its request to stop also stops a study that waits for disk space."""
     where = (t.leases.c.id == lease_id, t.leases.c.released_at.is_(None))
     connection.execute(sa.update(t.leases).where(*where).values(released_at=at, heartbeat_at=at))
     stopped = sa.select(t.leases.c.study_id).where(t.leases.c.id == lease_id, t.leases.c.stop_requested)
@@ -197,7 +196,7 @@ def request_stop(store: Store, study_id: int) -> bool:
 
 
 def stop_waiting(store: Store, study_id: int) -> bool:
-    """Stop a study that waits for disk space, and processes that wait for its lease. False if it does not wait."""
+    """Stop a study that waits for disk space, and processes that wait for its lease. Returns whether it waited."""
     latest = sa.select(sa.func.max(t.leases.c.id)).where(t.leases.c.study_id == study_id).scalar_subquery()
     waits = (t.studies.c.id == study_id, *_WAITS_FOR_ROOM)
     with store.engine.begin() as connection:
@@ -232,7 +231,6 @@ def _alive(row: sa.Row[Any]) -> bool:
 
 
 def _may_be_renewed(row: sa.Row[Any]) -> bool:
-    """Return whether the holder of an expired lease may be alive but currently unable to renew it."""
     is_gone = processes.is_known_gone(row.process_space, row.pid, row.process_started_at)
     return not is_gone and row.run_out_seconds < _LONGEST_OUTAGE_SECONDS
 
@@ -259,10 +257,10 @@ def kept(
     on_lost: Callable[[], None] = lambda: None,
     counts: bool = True,
 ) -> Iterator[None]:
-    """Renew a lease regularly during a block, calling `on_requests` each time, and release it after the block.
+    """Renew a lease every few seconds during a block, calling `on_requests` each time, and release it at the end.
 
-    `on_lost` is called once if another controller took the lease; frequent commits notice that themselves. With
-    `counts` False, as for a command that runs besides the study, the time does not count for `budget.hours`.
+    `on_lost` is called once if another controller took the lease. With `counts` False, for commands other than the
+    search, the time does not count for `budget.hours`.
     """
     heart = Heartbeat(store, lease, on_stop=on_stop, on_requests=on_requests, on_lost=on_lost)
     heart.start()
@@ -277,7 +275,7 @@ def kept(
 
 
 class Heartbeat:
-    """A thread that renews the lease every few seconds and calls `on_requests` each time."""
+    """A thread that renews a lease; see `kept`."""
 
     def __init__(
         self,
@@ -327,10 +325,10 @@ class Heartbeat:
 
 
 def difference_here(store: Store) -> tuple[float, float]:
-    """Return by how many seconds this machine's clock is ahead of the database's, and how uncertain that is."""
+    """Return by how many seconds this machine's clock is ahead of the database's, and the error of this number."""
     with store.snapshot() as connection:
         asked = sa.select(clock_of(connection))
-        connection.execute(asked)  # opens the connection, whose time must not count for the round trip
+        connection.execute(asked)  # opens the connection, which must not count for the round trip
         before, begun = time.time(), time.monotonic()
         there = float(connection.execute(asked).scalar_one())
         half = (time.monotonic() - begun) / 2.0

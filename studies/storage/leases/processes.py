@@ -1,7 +1,7 @@
 """Finds out whether a process on this machine is alive. For other machines, only heartbeats show that.
 
-A process id is valid only within one boot of one machine and one pid namespace: containers may share a host name, and
-each has a process 1. Start times count from the boot, so that changes of the clock do not matter.
+A process id is valid within one boot of a machine and one pid namespace: containers may share a host name, and each
+has a process 1. Start times count from the boot, since clocks may change.
 """
 
 import functools
@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 
 STUDY_MARK = "AUTOML_STUDY"
-"""Environment variable of processes that a command starts for a study: study uid; command's id, start and space."""
+"""Environment variable of a study's processes: study uid; pid, start and space of the command that started them."""
 STARTED_FIELD = 19  # index of the start time among the fields of /proc/PID/stat after the program's name
 
 
 @functools.cache
 def space() -> str:
-    """Return a name for this machine's boot and this process's pid namespace; empty if the system reports neither."""
+    """Return a name of this machine's boot and this process's pid namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -28,7 +28,7 @@ def space() -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """Return when a process started, in seconds since the boot; None if it has ended or never existed."""
+    """Return when a process started, in seconds since the boot; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -38,7 +38,7 @@ def started_at(pid: int) -> float | None:
 
 
 def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
-    """Return whether a process has certainly ended; False if it belongs to another machine or container."""
+    """Return whether a process has certainly ended; False for another machine or container."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -54,7 +54,7 @@ def is_known_gone(in_space: str | None, pid: int, start: float) -> bool:
 
 
 def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
-    """Return whether a process is alive but stopped by a signal or debugger; False on other machines."""
+    """Return whether a signal or debugger stopped a process; False for other machines."""
     if not in_space or in_space != space():
         return False
     found = started_at(pid)
@@ -67,7 +67,7 @@ def is_known_stopped(in_space: str | None, pid: int, start: float) -> bool:
 
 @contextmanager
 def marked(study_uid: str) -> Iterator[None]:
-    """Mark all processes started inside the block with the ids of the study and of this process."""
+    """Mark all processes started inside the block with `STUDY_MARK`."""
     before = os.environ.get(STUDY_MARK)
     os.environ[STUDY_MARK] = f"{study_uid} {os.getpid()} {started_at(os.getpid())} {space()}"
     try:
@@ -80,7 +80,7 @@ def marked(study_uid: str) -> Iterator[None]:
 
 
 def left_behind(study_uid: str) -> dict[int, str]:
-    """Return ids and command lines of processes on this machine whose parent command for this study has ended."""
+    """Return ids and command lines of a study's processes on this machine whose command has ended."""
     left = {}
     for process in psutil.process_iter():
         try:

@@ -1,11 +1,11 @@
-"""Reads rows and converts them to records, the only form in which other code sees a study."""
+"""Reads rows and converts them to records, which all other code uses."""
 
 import dataclasses
 import functools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -38,8 +38,6 @@ from studies.storage.study_store import Store, as_time
 from studies.storage.views.cursors import is_off, progress
 from studies.storage.writing.changes import Confirmed
 
-Rows = Mapping[int, Sequence[sa.Row[Any]]]
-
 
 def load_study(store: Store, name: str) -> StudyRecord:
     """Read a whole study in one transaction. Raises `StoreError` if it does not exist."""
@@ -48,7 +46,10 @@ def load_study(store: Store, name: str) -> StudyRecord:
         row = connection.execute(sa.select(t.studies).where(t.studies.c.id == row.id)).one()
         trials = _load_trials(connection, row.id)
         numbers = {trial.id: trial.number for trial in trials}
-        charges = _load_charges(connection, row.id, numbers)
+        charged = sa.select(t.charges).where(t.charges.c.study_id == row.id).order_by(t.charges.c.id)
+        charges = tuple(
+            record_of(ChargeRecord, one, trial=numbers.get(one.trial_id)) for one in connection.execute(charged)
+        )
         confirmations = _load_confirmations(connection, row.id, numbers)
         alive = alive_seconds(connection, row.id)
         driven = row.id in driven_studies(connection)
@@ -73,13 +74,13 @@ def load_study(store: Store, name: str) -> StudyRecord:
 
 
 def study_record(row: Any, **others: Any) -> StudyRecord:
-    """Convert a study's row to a record; `others` are values from other tables."""
+    """Convert a study's row to a record; `others` come from other tables."""
     objectives = tuple(Objective(**objective) for objective in row.spec["objectives"])
     return record_of(StudyRecord, row, objectives=objectives, constraints=constraints_in(row.spec), **others)
 
 
 def list_studies(store: Store) -> list[StudyLine]:
-    """Return all studies, oldest first, without their trials. The database counts trials and sums charges."""
+    """Return all studies without their trials, oldest first."""
     s, started = t.studies.c, t.trials.c
     trials = sa.select(sa.func.count()).where(started.study_id == s.id, started.number.is_not(None)).scalar_subquery()
     cost = sa.select(sa.func.sum(t.charges.c.cost_nano_usd)).where(t.charges.c.study_id == s.id).scalar_subquery()
@@ -95,7 +96,7 @@ def list_studies(store: Store) -> list[StudyLine]:
 
 
 def mentioned_checkpoints(store: Store, study_id: int) -> set[str]:
-    """Return the paths of all checkpoints that the study's rows mention."""
+    """Return the paths of all checkpoints in the study's rows."""
     kept = (
         sa.select(t.epochs.c.checkpoint)
         .join(t.trials, t.trials.c.id == t.epochs.c.trial_id)
@@ -145,7 +146,7 @@ def _load_trials(connection: sa.Connection, study_id: int) -> list[TrialRecord]:
 
 
 def own_charges(connection: sa.Connection, study_id: int) -> dict[int, Any]:
-    """Return cost, seconds and slot-seconds of each trial's starts and epochs, and of its epochs alone, by trial id."""
+    """Return sums of each trial's charges for starts and epochs, and for epochs alone, by trial id."""
     is_training = t.charges.c.kind == "train"
     sums = connection.execute(
         sa.select(
@@ -179,7 +180,7 @@ def trial_record(
     decisions: tuple[DecisionRecord, ...] = (),
     attempts: tuple[AttemptRecord, ...] = (),
 ) -> TrialRecord:
-    """Convert a trial's row to a record; the other arguments are values from other tables."""
+    """Convert a trial's row to a record; the other arguments come from other tables."""
     return record_of(
         TrialRecord,
         row,
@@ -193,7 +194,7 @@ def trial_record(
 
 
 def record_of(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
-    """Return a record of the class `kind`: fields that are columns come from the row, others from `others`."""
+    """Return a record of class `kind`, with fields from converted columns of the row and from `others`."""
     read = {
         name: getattr(row, name) if convert is None else convert(getattr(row, name))
         for name, convert in _columns_of(kind)
@@ -203,7 +204,7 @@ def record_of(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record
 
 
 def of_row(kind: "Callable[..., Record]", row: Any, **others: Any) -> "Record":
-    """Return an instance of the dataclass `kind`, with fields from columns of the same name or from `others`."""
+    """Return an instance of dataclass `kind`, with fields from equally named columns and from `others`."""
     names = (one.name for one in dataclasses.fields(cast("Any", kind)) if one.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
@@ -219,7 +220,7 @@ def _columns_of(kind: Callable[..., Any]) -> tuple[tuple[str, Callable[[Any], An
 
 
 def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return metrics with NaN where the database stores None."""
+    """Return metrics with NaN instead of None."""
     return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
 
 
@@ -238,17 +239,10 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _load_charges(
-    connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
-) -> tuple[ChargeRecord, ...]:
-    query = sa.select(t.charges).where(t.charges.c.study_id == study_id).order_by(t.charges.c.id)
-    return tuple(record_of(ChargeRecord, row, trial=numbers.get(row.trial_id)) for row in connection.execute(query))
-
-
 def _load_confirmations(
     connection: sa.Connection, study_id: int, numbers: Mapping[int, int | None]
 ) -> dict[str, tuple[ConfirmationRecord, ...]]:
-    """Return a study's test results as `tests`, and the latest confirmation of each trial, epoch and seed."""
+    """Return test results as `tests`, and the latest confirmation of each trial, epoch and seed."""
     query = sa.select(t.confirmations).where(t.confirmations.c.study_id == study_id).order_by(t.confirmations.c.id)
     latest: dict[tuple[int, int, int, bool], ConfirmationRecord] = {}
     for row in connection.execute(query):
@@ -267,7 +261,7 @@ def _load_confirmations(
 
 
 def confirmed_since_begin_of(store: Store, study_id: int, job_id: int) -> list[Confirmed]:
-    """Return all confirmations of a study since the first run of a confirming job, oldest first."""
+    """Return a study's confirmations since the first run of a confirming job, oldest first."""
     c, mine = t.confirmations.c, (t.leases.c.study_id == study_id, t.leases.c.job_id == job_id)
     begin = sa.select(sa.func.min(t.leases.c.acquired_at)).where(*mine).scalar_subquery()
     query = sa.select(t.confirmations).where(c.study_id == study_id, c.confirmed_at >= begin)
@@ -300,10 +294,10 @@ Amounts = tuple[list[float], list[int]]
 def load_resume_state(
     store: Store, study_id: int, *, before_lease: int, looked_at: Collection[int] | None = None
 ) -> ResumeState:
-    """Return what earlier controllers stored, for a controller that resumes the study.
+    """Return the stored state of a study, for a controller that resumes it.
 
-    The time of the lease `before_lease` is not counted. Metrics are read only for saved epochs, last epochs of trials
-    and the epochs in `looked_at`; None reads the metrics of all epochs.
+    The time of the lease `before_lease` is not counted. Metrics are read for saved epochs, last epochs of trials and
+    epochs in `looked_at`; None reads all epochs.
     """
     mine = sa.select(t.trials.c.id).where(t.trials.c.study_id == study_id)
     with store.snapshot() as connection:
@@ -358,7 +352,7 @@ def _epochs(
 ) -> dict[int, list[EpochRecord]]:
     e = t.epochs.c
     columns = (e.epoch, e.wall_seconds, e.cost_nano_usd, e.checkpoint, e.is_milestone, e.measured_at)
-    # Metrics are read as text: parsing one document with many rows is several times as fast as one for each row.
+    # Metrics are read as text: parsing one document with many rows is several times faster than one for each row.
     query = sa.select(e.trial_id, sa.cast(e.metrics, sa.Text), *columns).where(e.trial_id.in_(mine))
     if looked_at is not None:
         last = sa.select(e.trial_id, sa.func.max(e.epoch)).where(e.trial_id.in_(mine)).group_by(e.trial_id)
@@ -381,7 +375,7 @@ def _outcomes(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[in
 
 
 def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, dict[int, int]]:
-    """Return numbers of ranks by trial and epoch, for epochs with fewer ranks than the trial's world size."""
+    """Return numbers of ranks by trial and epoch, where they differ from the trial's world size."""
     e, a = t.epochs.c, t.attempts.c
     within = sa.and_(a.started_at < e.measured_at, sa.or_(a.ended_at.is_(None), e.measured_at <= a.ended_at))
     query = (
@@ -397,7 +391,7 @@ def _ranks_of_narrow_epochs(connection: sa.Connection, mine: sa.Select[tuple[int
 
 
 def _finished_from(connection: sa.Connection, mine: sa.Select[tuple[int]]) -> dict[int, int]:
-    """Return the epoch from which each leader continued after it was stopped early, by trial id."""
+    """Return the epoch at which finishing began for each leader, by trial id."""
     d = t.decisions.c
     begun = (d.trial_id.in_(mine), d.action == "continue", d.reason.startswith(FINISHING, autoescape=True))
     query = sa.select(d.trial_id, sa.func.min(d.epoch)).where(*begun).group_by(d.trial_id)

@@ -14,7 +14,7 @@ from studies.storage.study_store import Store
 from trainers.protocol import Failure
 
 LATEST_SECONDS = 253_402_300_799.0
-"""Last second of the year 9999, in seconds since 1970: later moments cannot be converted to a date."""
+"""Last second of the year 9999: later moments cannot be converted to a date."""
 _SCALARS = int | float | str | bool | None
 
 
@@ -49,11 +49,11 @@ _SHAPES: Mapping[str, Callable[[Any], bool]] = {
     "earlier_studies": _is_list_of_mappings,
     "counted_examples": _is_list_of_mappings,
 }
-"""Check of a JSON column's value by column name; a column that is not listed must be a mapping."""
+"""Check for each JSON column; columns without a check must be mappings."""
 
 
 def damage(store: Store) -> str:
-    """Return the first invalid value of a store, with its place; empty if all are valid. `automl audit` finds more."""
+    """Return the first invalid value of a store and its place; empty if all values are valid."""
     with store.snapshot() as connection:
         for table in t.metadata.sorted_tables:
             for place, value in _damaged(connection, table):
@@ -63,7 +63,7 @@ def damage(store: Store) -> str:
 
 def _damaged(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[str, Any]]:
     names = [column.name for column in table.columns]
-    # The database's own values, read without the conversions of column types.
+    # Textual SQL, so that SQLAlchemy does not convert values.
     for row in connection.execute(sa.text(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY id")):  # noqa: S608 - ours
         for column, value in zip(table.columns, row, strict=True):
             if not (_fits(column, value) if value is not None else column.nullable):
@@ -76,15 +76,12 @@ def _fits(column: sa.Column[Any], value: Any) -> bool:
     if isinstance(column.type, sa.Integer):
         return isinstance(value, int)
     if isinstance(column.type, sa.Float):
-        return _is_number(value) and (not column.name.endswith("_at") or 0 <= value <= LATEST_SECONDS)
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        return is_number and (not column.name.endswith("_at") or 0 <= value <= LATEST_SECONDS)
     if isinstance(column.type, sa.JSON) or isinstance(getattr(column.type, "impl", None), sa.JSON):
         return _fits_json(column.name, value)
     words = _WORDS.get(f"{column.table.name}.{column.name}")
     return isinstance(value, str) and (words is None or value in words)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _fits_json(name: str, value: Any) -> bool:

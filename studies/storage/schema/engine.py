@@ -1,4 +1,4 @@
-"""Opens a database: SQLite's settings, upgrades of the tables, and errors that show the URL without its password."""
+"""Opens databases: SQLite's settings, upgrades of the tables, and errors that show URLs without passwords."""
 
 import functools
 import sqlite3
@@ -16,9 +16,9 @@ SQLITE_BUSY_SECONDS = 30.0
 SQLITE_RETRY_SECONDS = 0.02
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 SQLITE_LONGEST_WAL_PAGES = 8192
-"""Number of pages (32 MiB) at which a commit copies the write-ahead log; `retrying.py` copies it earlier."""
+"""Length of the write-ahead log (32 MiB) at which a commit copies it; `WalCopier` copies it earlier."""
 SQLITE_CACHE_KIB = 32 * 1024
-"""Memory for a connection's pages, allocated on demand: the default, 2 MiB, holds no index of a large study."""
+"""Cache of a connection, allocated on demand: an index of a large study exceeds the default of 2 MiB."""
 POSTGRESQL_TIMEOUTS = {
     "connect_timeout": 10,
     "keepalives_idle": 5,
@@ -26,18 +26,18 @@ POSTGRESQL_TIMEOUTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""Settings of libpq, in seconds except the last, in milliseconds. A host that vanishes sends no packet that would end a
-connection: without these settings the kernel waits two hours for an answer, and 15 minutes for an acknowledgement."""
+"""Settings of libpq, in seconds; the last in milliseconds. Without them, the kernel waits two hours for an answer of a
+vanished host, and 15 minutes for an acknowledgement."""
 MIGRATION_LOCK = 7_209_432_116
-"""Id of the migrations' lock: an arbitrary number that other programs in the same database are unlikely to use."""
+"""Id of the migrations' advisory lock: an arbitrary number, unlikely to be used by other programs."""
 
 
 class StoreError(UserError):
-    """The store cannot be opened, or lacks what was requested. The message is one line for the user."""
+    """The store cannot be opened, or lacks a requested object."""
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer, or its file cannot be reached. A retry may succeed."""
+    """The database or its file cannot be reached. A retry may succeed."""
 
 
 def shown(url: sa.URL) -> str:
@@ -61,7 +61,7 @@ def parse_url(text: str) -> sa.URL:
 
 
 def absolute_url(text: str, folder: Path) -> str:
-    """Return a URL with SQLite's file as an absolute path, from `folder` on. It contains the password."""
+    """Return the URL, with its password; the path of a SQLite file is resolved against `folder`."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite" and not str(url.database).startswith("file:"):
         url = url.set(database=str((folder / str(url.database)).absolute()))
@@ -84,9 +84,9 @@ def exists(url_text: str) -> bool:
 
 
 def open_engine(url_text: str) -> sa.Engine:
-    """Connect to a database, and upgrade its `automl_` tables. Raises StoreAwayError if it does not answer.
+    """Connect to a database, and create or upgrade its `automl_` tables.
 
-    Raises StoreError if the database cannot be opened or written, or its tables are newer or too old for this program.
+    Raises StoreAwayError if it does not answer; StoreError if it cannot be written, or its tables are newer or too old.
     """
     url = parse_url(url_text)
     engine = make_engine(url_text)
@@ -105,7 +105,7 @@ def open_engine(url_text: str) -> sa.Engine:
 
 
 def make_engine(url_text: str) -> sa.Engine:
-    """Return an engine, not yet connected, with the settings that SQLite needs for several processes."""
+    """Return an engine, not yet connected, that lets several processes use SQLite."""
     url = parse_url(url_text)
     try:
         if url.get_backend_name() != "sqlite":
@@ -158,7 +158,7 @@ def _switch_to_wal(cursor: Any) -> None:
 
 
 def clock_of(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """Return an SQL expression for the database's clock in seconds since 1970, which all controllers share."""
+    """Return SQL for the database's clock, which all controllers share, in seconds since 1970."""
     if connection.dialect.name == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
     return sa.literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Float)
@@ -173,7 +173,7 @@ def _begin_immediately(connection: sa.Connection) -> None:
 
 
 def is_current(url_text: str) -> bool:
-    """Return whether the database's `automl_` tables have this program's version; writes nothing."""
+    """Return whether the `automl_` tables have this program's version; writes nothing."""
     url = parse_url(url_text)
     engine = sa.create_engine(url, connect_args=connect_args(url))
     try:
@@ -184,7 +184,7 @@ def is_current(url_text: str) -> bool:
 
 
 def schemas(url_text: str) -> tuple[str | None, str, str]:
-    """Return the version of a database's tables (None without tables), and the oldest and newest readable version.
+    """Return the version of the tables (None without tables), and the oldest and newest readable version.
 
     Raises `StoreError` if the database cannot be read.
     """
@@ -216,7 +216,7 @@ def _migrations() -> Any:
 
 @functools.cache
 def _versions() -> list[str]:
-    """Return the table versions that this program can open, from file names, since loading Alembic is slow."""
+    # Read from file names, since loading Alembic is slow.
     return sorted(path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py"))
 
 

@@ -1,17 +1,17 @@
-"""The tables of the store. Their prefix `automl_` separates them from Optuna's tables in the same database.
+"""The tables of the store; the prefix `automl_` separates them from Optuna's tables in the same database.
 
     studies ─┬─ trials ─┬─ attempts
              │          ├─ epochs        unique (trial_id, epoch)
              │          └─ decisions
              ├─ charges                  append-only; trial_id may be null
-             ├─ leases ─┬─ slot_marks    one row for each controller; a study has at most one that is held
-             │          └─ pool_rates    cost of the pool per second, each time it changed while the pool was open
-             └─ view_cursors             revisions up to which the views of Optuna and MLflow are complete
+             ├─ leases ─┬─ slot_marks    one row for each controller; a study has at most one held lease
+             │          └─ pool_rates    changes of the pool's price and charged slots
+             └─ view_cursors             revisions that the views of Optuna and MLflow contain
 
-    jobs ──── job_runs ──── workers      submitted jobs of a team, and their runs on workers' slots
-    tokens, sessions, spending_limits    access to the service, and limits on the money of users and projects
+    jobs ──── job_runs ──── workers      jobs of a team, and their runs on workers' slots
+    tokens, sessions, spending_limits    access to the service, and spending limits of users and projects
 
-Times are seconds since 1970 (UTC) as floats, so that SQLite and PostgreSQL keep the same value.
+Times are floats, in seconds since 1970, so that SQLite and PostgreSQL keep the same value.
 """
 
 from typing import Any
@@ -22,35 +22,31 @@ from search_spaces.untrusted_text import storable, storable_deep
 
 
 class SafeText(sa.TypeDecorator[str]):
-    """A text column without characters that a database refuses; see `search_spaces.untrusted_text`."""
+    """A text column; escapes characters that databases refuse (`search_spaces.untrusted_text`)."""
 
-    impl = sa.Text
+    impl: type[sa.String] = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text without refused characters, to store or to search for."""
+        """Escape refused characters, to store or to search for the text."""
         return None if value is None else storable(value)
 
 
-class SafeString(sa.TypeDecorator[str]):
+class SafeString(SafeText):
     """A column for texts of limited length; see `SafeText`."""
 
     impl = sa.String
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        """Return the text without refused characters, to store or to search for."""
-        return None if value is None else storable(value)
+    cache_ok = True  # SQLAlchemy does not inherit it
 
 
 class SafeJson(sa.TypeDecorator[Any]):
-    """A JSON column whose texts are treated as in `SafeText`."""
+    """A JSON column; escapes texts like `SafeText`."""
 
     impl = sa.JSON
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
-        """Return the data without refused characters, to store."""
+        """Escape refused characters."""
         return storable_deep(value)
 
 
@@ -99,9 +95,7 @@ studies = sa.Table(
     sa.Column("reserved_nano_usd", sa.BigInteger, nullable=False),
     sa.Column("reserved_seconds", sa.Float, nullable=False),
     sa.Column("overshoot_nano_usd", sa.BigInteger, nullable=False),
-    sa.Column(
-        "revision", sa.Integer, nullable=False
-    ),  # grows with every commit; trials have the revision that last changed them
+    sa.Column("revision", sa.Integer, nullable=False),  # grows with every commit; a trial stores its last change
     sa.Column("last_commit", sa.String(32)),  # id that shows whether a repeated commit was applied
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("ended_at", sa.Float),
@@ -136,7 +130,7 @@ trials = sa.Table(
 )
 
 is_trial = sa.or_(trials.c.number.is_not(None), trials.c.state == "queued")
-"""Condition that excludes configurations cancelled in the queue."""
+"""Excludes configurations cancelled in the queue."""
 
 attempts = sa.Table(
     "automl_attempts",
@@ -202,7 +196,7 @@ charges = sa.Table(
     sa.Column("since", sa.Float),  # the interval that is charged; null in charges of earlier versions
     sa.Column("until", sa.Float),
     sa.Column("slot_numbers", sa.JSON),  # charged slots of the lease's pool
-    # Each turn of a queue with limits sums all ledgers; the index alone has the values for that.
+    # Queues with spending limits sum all charges every turn; the index alone has the values for that.
     sa.Index("ix_automl_charges_sums", "study_id", "lease_id", "cost_nano_usd"),
 )
 

@@ -1,7 +1,7 @@
-"""Progress of each copy of a study (view), and claims of the processes that update it. Imports no Optuna or MLflow.
+"""Progress of a study's copies (views), and claims of the processes that update them. Imports no Optuna or MLflow.
 
-A cursor holds the study's revision up to which a view is complete. Two processes that update the same view would insert
-trials twice. A claim in the cursor's row prevents that, and ends with its process.
+A cursor holds the study's revision that a view contains. A claim in the cursor's row, which ends with its process,
+prevents two processes from inserting trials twice.
 """
 
 import os
@@ -28,12 +28,12 @@ CLAIM_POLL_SECONDS = 0.1
 
 
 class ViewBusyError(Exception):
-    """Another process is updating this view, and did not finish in time."""
+    """Another process is updating this view."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The revisions of a study and of one of its views."""
+    """Revisions of a study and one of its views."""
 
     study_id: int
     view: ViewName
@@ -48,19 +48,19 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the study has ended or was stopped. A study that waits for disk space is not over."""
+        """Return whether the study ended or was stopped; False while it waits for disk space."""
         return self.state != "running" and (self.state, self.stop_reason) != ("drained", "storage")
 
     @property
     def behind(self) -> int:
-        """Number of revisions that the view lacks; 0 if the study does not use the view."""
+        """Number of revisions that the view lacks; 0 if it is not used."""
         if not self.is_wanted:
             return 0
         return max(self.study_revision, 1) if self.must_rebuild else max(self.study_revision - self.revision, 0)
 
 
 def progress(store: Store, study_name: str) -> dict[ViewName, Progress]:
-    """Read the progress of all views in one query. Raises `StoreError` if the study does not exist."""
+    """Read the progress of all views. Raises `StoreError` if the study does not exist."""
     s, c = t.studies.c, t.view_cursors.c
     query = (
         sa.select(
@@ -98,18 +98,18 @@ def is_off(mlflow: object) -> bool:
 
 
 def lag(store: Store, study_name: str) -> dict[ViewName, int]:
-    """Return how many revisions each view lacks, for views in use. Raises `StoreError` if the study does not exist."""
+    """Return the number of revisions that each view in use lacks. Raises `StoreError` if the study does not exist."""
     return {view: p.behind for view, p in progress(store, study_name).items() if p.is_wanted}
 
 
 def set_cursor(store: Store, study_id: int, view: ViewName, **columns: Any) -> None:
-    """Set columns of a view's cursor: revision, rebuild or error."""
+    """Set `revision`, `rebuild` or `error` of a cursor."""
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(*_where(study_id, view)).values(**columns))
 
 
 def note_link(store: Store, study_id: int, view: ViewName, link: str) -> None:
-    """Store the address at which a view shows the study."""
+    """Store the address of the study in a view."""
     with store.engine.begin() as connection:
         details = _details(connection, study_id, view)
         if details.get("link", "") != link:
@@ -117,21 +117,21 @@ def note_link(store: Store, study_id: int, view: ViewName, link: str) -> None:
 
 
 def forget_errors(store: Store, study_name: str) -> None:
-    """Delete stored errors of views, before another try. Raises `StoreError` if the study does not exist."""
+    """Delete stored errors of views. Raises `StoreError` if the study does not exist."""
     study_id = store.require(study_name).id
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(error=None))
 
 
 def ask_for_rebuild(store: Store, study_id: int) -> None:
-    """Request that the next update clears all views and copies the whole study."""
+    """Make the next update clear all views and copy the whole study."""
     with store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).where(t.view_cursors.c.study_id == study_id).values(rebuild=True))
 
 
 @contextmanager
 def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float) -> Iterator[Callable[[], None]]:
-    """Claim a view within `wait_seconds`, and yield a function that renews the claim; or raise `ViewBusyError`."""
+    """Claim a view, and yield a function that renews the claim. Raises `ViewBusyError` after `wait_seconds`."""
     token, until = uuid.uuid4().hex, time.monotonic() + wait_seconds
     while (holder := _try_claim(store, study_id, view, token)) is not None:
         if time.monotonic() >= until:
@@ -153,7 +153,7 @@ def claimed(store: Store, study_id: int, view: ViewName, *, wait_seconds: float)
 
 
 def _busy(view: ViewName, holder: Mapping[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now"
+    return f"process {holder['pid']} on {holder['host']} is mirroring the {view} view now. Try again later"
 
 
 def _where(study_id: int, view: ViewName) -> tuple[sa.ColumnElement[bool], ...]:

@@ -1,6 +1,6 @@
 """Copies stored rows to Optuna and MLflow (the views), once or continuously while a study runs.
 
-If a view fails, the other view and the study continue. The view's cursor stores the error, and the next update retries.
+If a view fails, its cursor stores the error and the next update retries; the other view and the study continue.
 """
 
 import logging
@@ -47,10 +47,9 @@ class Mirror:
         self._link = ""
 
     def advance(self, *, wait_seconds: float, opens: bool = False) -> Progress:
-        """Copy all new commits to the view. Without new commits, a call costs one query.
+        """Copy new commits to the view; with `opens`, update it even without commits, so that the study appears.
 
-        `opens` updates the view even without new commits, so that the study appears and the next update is fast. Any
-        exception of Optuna, MLflow or a database may be raised; the next call retries.
+        Any error of Optuna, MLflow or a database may be raised; the next call retries.
         """
         where = progress(self._store, self._study_name)[self._name]
         if not (where.behind or (opens and where.is_wanted)):
@@ -71,7 +70,7 @@ class Mirror:
 
     def _pass(self, now: Progress, renew: Callable[[], None]) -> None:
         if now.revision != self._left_at:
-            self._view.forget()  # another process has mirrored this view since this one's last pass
+            self._view.forget()  # another process has updated this view since our last pass
         since = now.revision
         if now.must_rebuild:
             self._clear(now.study_id)
@@ -88,7 +87,7 @@ class Mirror:
 
     def _clear(self, study_id: int) -> None:
         self._view.clear(load_mirrored_study(self._store, study_id))
-        # The rebuild flag is reset here, before mirroring: a study reopened while mirroring sets it again.
+        # Reset the flag before mirroring: a study that is reopened while mirroring sets it again.
         set_cursor(self._store, study_id, self._name, revision=0, rebuild=False)
 
     def _advance_cursor(self, pending: Pending) -> None:
@@ -101,19 +100,19 @@ class Mirror:
 
 
 def catch_up(store: Store, study_name: str, views: tuple[ViewName, ...] = VIEWS) -> dict[ViewName, str | None]:
-    """Update all views in use to the last commit. Returns None or an error in one line for each."""
+    """Update all views in use. Returns None or an error in one line for each."""
     wanted = [view for view, behind in lag(store, study_name).items() if view in views]
     return {view: _catch_up_one(store, study_name, view) for view in wanted}
 
 
 def rebuild(store: Store, study_name: str) -> dict[ViewName, str | None]:
-    """Clear all views and copy the whole study again. Returns and raises like `catch_up`."""
+    """Clear all views and copy the whole study again. Returns like `catch_up`."""
     ask_for_rebuild(store, store.require(study_name).id)
     return catch_up(store, study_name)
 
 
 def keep_report(store: Store, study_name: str, report: Path) -> None:
-    """Store a study's report in MLflow, if the study uses MLflow. Raises any error of MLflow or a database."""
+    """Store a report in MLflow, if the study uses it. Raises any error of MLflow or a database."""
     where = progress(store, study_name)["mlflow"]
     if not where.is_wanted:
         return
@@ -131,13 +130,12 @@ def follow(
     study_name: str,
     until: Callable[[], bool],
     *,
-    views: tuple[ViewName, ...] = VIEWS,
     ends_with_study: bool = False,
     hurried: threading.Event | None = None,
 ) -> None:
-    """Copy new commits in one thread for each view, so that a hanging server does not delay the other view.
+    """Copy new commits until `until()` is True, in one thread for each view.
 
-    `until` is called twice a second; commits before it is True are copied. While `hurried`, updates do not pause.
+    A hanging server thus does not delay the other view. While `hurried` is set, updates do not pause.
     """
     shared = Pace(until, hurried or threading.Event())
     threads = [
@@ -148,7 +146,6 @@ def follow(
             daemon=True,
         )
         for view in lag(store, study_name)
-        if view in views
     ]
     for thread in threads:
         thread.start()
@@ -216,7 +213,7 @@ def _note_error(store: Store, study_name: str, view: ViewName, error: Exception)
             log.warning("the %s view: %s", view, text)
             set_cursor(store, where.study_id, view, error=text)
     except SQLAlchemyError:
-        log.warning("the store does not answer, so an error of Optuna or MLflow is not stored")
+        log.warning("the store does not answer, so this error of Optuna or MLflow is not stored: %s", text)
     return text
 
 

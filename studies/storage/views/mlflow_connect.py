@@ -1,4 +1,4 @@
-"""Connects to MLflow without its messages and telemetry, in a database of MLflow's own, and creates the experiment."""
+"""Connects to MLflow without its messages and telemetry, and creates experiments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALLOWED = "sqlite:///FILE, http://HOST:PORT, https://HOST, postgresql://HOST/DAT
 def tracking_uri(mlflow: str, base_folder: str, store_url: str | None = None) -> str:
     """Return the tracking URI, with a relative SQLite file in `base_folder`. Raises ViewError if MLflow cannot use it.
 
-    The store's own database is refused, since MLflow and Optuna each need a table named `alembic_version`.
+    It must not be the store's database: MLflow and Optuna each need a table named `alembic_version`.
     """
     uri, file = mlflow, sqlite_file(mlflow)
     if file is not None:
@@ -63,7 +63,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def open_client(uri: str) -> MlflowClient:
-    """Return a client for the tracking URI; creates a missing SQLite file. Raises `ViewError` on failure."""
+    """Return a client for the tracking URI; creates a missing SQLite file. Raises `ViewError` if it cannot."""
     import_quietly()
     from mlflow.tracking import MlflowClient
 
@@ -85,9 +85,9 @@ def open_client(uri: str) -> MlflowClient:
 
 
 def check_database(uri: str) -> None:
-    """Raise `ViewError` for a database that does not answer or belongs to another program. Servers are not checked.
+    """Raise `ViewError` for a database that does not answer or belongs to another program; servers are not checked.
 
-    MLflow itself would retry for minutes, and would add its tables to the store's or Optuna's database before it fails.
+    MLflow would retry for minutes, and would add its tables to the other program's database.
     """
     url = _url(uri)
     is_file = url.get_backend_name() == "sqlite"
@@ -106,7 +106,7 @@ def check_database(uri: str) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the text of an error of MLflow or a database in one line, without SQL statements and credentials."""
+    """Return an error of MLflow or a database in one line, without SQL and credentials."""
     cause: BaseException | None = error
     told: BaseException | None = None
     while cause is not None and told is None:
@@ -118,7 +118,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    """Return the id of the experiment with this name, which is created or restored if necessary."""
+    """Return the id of the experiment with this name; creates or restores it if necessary."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
@@ -135,7 +135,7 @@ def experiment_id(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def runs_url(uri: str, experiment: str) -> str:
-    """Return the address of the page with an experiment's runs; for a database, as `mlflow ui` would serve it."""
+    """Return the address of an experiment's runs; for a database, as `mlflow ui` would serve it."""
     url = _url(uri)
     is_server = url.get_backend_name() in {"http", "https"}
     without_user = sa.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
@@ -144,7 +144,6 @@ def runs_url(uri: str, experiment: str) -> str:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Return the folder for artifacts next to a SQLite file; None for a server, which has its own."""
     if not uri.startswith("sqlite:"):
         return None
     return (Path(str(_url(uri).database)).parent / "mlartifacts").as_uri()
@@ -158,7 +157,7 @@ def _url(text: str) -> sa.URL:
 
 
 def _place(text: str) -> tuple[Any, ...] | None:
-    """Return a key that is equal for all URLs of the same database; None if the URL names no database."""
+    """Return a key that is equal for all URLs of a database; None for a server."""
     url = _url(text)
     backend = url.get_backend_name()
     if backend == "sqlite":
@@ -170,7 +169,7 @@ def _place(text: str) -> tuple[Any, ...] | None:
 
 
 def import_quietly() -> None:
-    """Import MLflow without its messages, after setting the environment variables that it reads."""
+    """Import MLflow without its messages; sets the environment variables that it reads."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
@@ -198,7 +197,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Read the tracking URI from standard input, and create the experiment."""
+    """Create the experiment that standard input names; print an error in one line."""
     question = json.load(sys.stdin)
     try:
         check_database(question["uri"])

@@ -1,4 +1,4 @@
-"""Creates, writes and ends single MLflow runs, without changing MLflow's global "active run"."""
+"""Creates, writes and ends MLflow runs, without changing MLflow's global "active run"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 BY_TAG, BY_SCRIPT, BY_PROMOTION = "automl.by", "script", "promotion"
-"""Tag of runs that the view did not make, and its values: made by the user's own code, or by `automl promote`."""
+"""Tag of runs that user code or `automl promote` made, and its values."""
 MOST_METRICS = 900  # per call; MLflow takes 1,000 metrics, parameters and tags in all
 MOST_PARAMS = 100
 MOST_CHARS = 6000
@@ -26,7 +26,7 @@ _BAD_KEY = re.compile(r"[^\w\-. :/]")
 
 @dataclass(slots=True)
 class KnownRun:
-    """A run as MLflow has it; `status` is RUNNING, FINISHED, FAILED or KILLED."""
+    """A run in MLflow; `status` is RUNNING, FINISHED, FAILED or KILLED."""
 
     run_id: str
     status: str
@@ -38,14 +38,14 @@ class KnownRun:
 def create(
     client: MlflowClient, experiment: str, tags: Mapping[str, str], name: str | None, started_at: float
 ) -> KnownRun:
-    """Create a run that started at `started_at` (seconds since 1970). Without a name, MLflow invents one."""
+    """Create a run; `started_at` is in seconds since 1970. Without a name, MLflow invents one."""
     cut = {key: value[:MOST_TAG_CHARS] for key, value in tags.items()}
     run = client.create_run(experiment, start_time=round(started_at * 1000), tags=cut, run_name=name)
     return KnownRun(run.info.run_id, run.info.status, dict(run.data.tags) | cut, name=str(run.info.run_name))
 
 
 def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -> list[Metric]:
-    """Return metrics as MLflow's points at one time (seconds since 1970), without values that are not finite."""
+    """Return finite metrics as MLflow's points; `measured_at` is in seconds since 1970."""
     from mlflow.entities import Metric
 
     keys = mlflow_keys(metrics)
@@ -57,13 +57,13 @@ def points(metrics: Mapping[str, float | None], step: int, measured_at: float) -
 
 
 def param_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Return parameters with names and texts that MLflow accepts."""
+    """Return parameters in a form that MLflow accepts."""
     keys = mlflow_keys(values)
     return {keys[name]: str(value)[:MOST_CHARS] for name, value in values.items()}
 
 
 def mlflow_keys(names: Iterable[str]) -> dict[str, str]:
-    """Return MLflow's name for each of `names`; a hash separates different names that would become equal."""
+    """Return MLflow's name for each name; a hash separates names that would become equal."""
     keys = {name: mlflow_key(name) for name in names}
     taken = Counter(keys.values())
     for name, key in keys.items():
@@ -73,7 +73,7 @@ def mlflow_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def mlflow_key(name: str) -> str:
-    """Return a form of the name that MLflow accepts, which is also a relative file path."""
+    """Return a name that MLflow accepts, which must also be a relative path."""
     parts = _BAD_KEY.sub("_", name).split("/")
     key = "/".join(part if part.strip(".") else "_" * max(len(part), 1) for part in parts)[:MOST_KEY_CHARS].rstrip("/")
     return f"__{key[2:]}" if key.startswith("..") else key
@@ -86,7 +86,7 @@ def write(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log points, parameters and tags in batches that MLflow accepts. A repeated call changes nothing in MLflow."""
+    """Log points, parameters and tags in batches that MLflow accepts; may be repeated."""
     from mlflow.entities import Param, RunTag
 
     points = list(points)
@@ -108,7 +108,7 @@ def write(
 
 
 def every(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yield all results of an MLflow search that returns pages and takes a `page_token`."""
+    """Yield the results of all pages of an MLflow search."""
     token = None
     while True:
         page = search(page_token=token)
@@ -119,7 +119,7 @@ def every(search: Callable[..., Any]) -> Iterator[Any]:
 
 
 def set_status(client: MlflowClient, run: KnownRun, status: str, ended_at: float | None) -> None:
-    """Set the status of a run in MLflow, and its end in seconds since 1970 (None: now)."""
+    """Set a run's status, and its end in seconds since 1970 (None: now)."""
     if run.status == status:
         return
     if status == "RUNNING":

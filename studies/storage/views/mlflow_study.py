@@ -1,8 +1,9 @@
-"""The MLflow run of the study itself: spec, data, figures, confirmations, the machine's load and the report."""
+"""The MLflow run of a study: spec, data, figures, confirmations and the machine's load."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import time
@@ -49,7 +50,7 @@ class StudyRun:
     def describe(
         self, client: MlflowClient, run: KnownRun, runs: Mapping[int, KnownRun], store: Store, study: MirroredStudy
     ) -> None:
-        """Write what is new: a changed spec, figures and load if due, confirmations, and results on the test part."""
+        """Write a changed spec, and figures, confirmations, test results and load if they are due."""
         _describe_spec(client, run, study)
         metrics: dict[str, float] = {}
         is_over, now = study.state != "running", self._clock()
@@ -75,7 +76,7 @@ class StudyRun:
 
 
 def figures(study: StudyRecord) -> dict[str, float]:
-    """Return numbers about a study: money, epochs, hypervolume, and the best value of each objective."""
+    """Return money, time, counts, hypervolume, and the best value of each objective."""
     found = {
         "spent_usd": study.cost_nano_usd / NANO,
         "spent_hours": study.alive_seconds / 3600,
@@ -89,7 +90,6 @@ def figures(study: StudyRecord) -> dict[str, float]:
 
 
 def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord, number: int) -> None:
-    """Log mean and standard deviation of the objectives with new seeds, for the model confirmed last."""
     confirmed = confirmation_of(record, number)
     if confirmed is None:
         return
@@ -106,7 +106,7 @@ def _describe_confirmed(client: MlflowClient, run: KnownRun, record: StudyRecord
 
 
 def spec_params(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the spec as parameters such as `budget.usd`; deeper values become JSON, and credentials are hidden."""
+    """Return the spec as parameters such as `budget.usd`; deeper values as JSON, without credentials."""
     flat: dict[str, object] = {}
     for name, value in spec.items():
         section = value if isinstance(value, Mapping) else None
@@ -119,7 +119,6 @@ def _text(value: object) -> str:
 
 
 def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) -> None:
-    """Log spec and data again after each change of the spec, so that the logged file is up to date."""
     digest = study.spec_sha256
     if run.tags.get(SPEC_TAG) == digest:
         return
@@ -132,7 +131,7 @@ def _describe_spec(client: MlflowClient, run: KnownRun, study: MirroredStudy) ->
 
 
 def datasets(spec: Mapping[str, Any]) -> list[DatasetInput]:
-    """Return a study's inputs for MLflow: files at absolute paths in the task's options, else the task itself."""
+    """Return a study's data: files at absolute paths in the task's options, else the task itself."""
     options = spec.get("task_options") or {}
     files = {name: Path(one) for name, one in options.items() if isinstance(one, str) and Path(one).is_absolute()}
     found = []
@@ -155,22 +154,13 @@ def _input(name: str, digest: str, source_type: str, source: Mapping[str, str], 
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest of data: of a small file's bytes, else of names, sizes and times of files."""
+    """Return a digest of a small file's bytes, else of names, sizes and times of files."""
     if path.is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
         return _hash(path.read_bytes())
-    files = [path] if path.is_file() else _first_files(path)
+    inside = (one for one in path.rglob("*") if one.is_file())
+    files = [path] if path.is_file() else list(itertools.islice(inside, MOST_HASHED_FILES))
     facts = [(str(one.relative_to(path)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
     return _hash(json.dumps(sorted(facts)).encode())
-
-
-def _first_files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for one in folder.rglob("*"):
-        if len(found) == MOST_HASHED_FILES:
-            break
-        if one.is_file():
-            found.append(one)
-    return found
 
 
 def _hash(data: bytes) -> str:
@@ -178,14 +168,14 @@ def _hash(data: bytes) -> str:
 
 
 class MachineLoad:
-    """The load of this machine, under the names that MLflow uses."""
+    """Load of this machine, under MLflow's names."""
 
     def __init__(self) -> None:
         self._monitors = list(_monitors())
-        self.metrics()  # the first measurement of processor use has no earlier one to compare with
+        self.metrics()  # the first call has no earlier measurement to compare with
 
     def metrics(self) -> dict[str, float]:
-        """Return the use of processor, memory and GPUs since the previous call."""
+        """Return the load since the previous call."""
         found: dict[str, float] = {}
         for monitor in self._monitors:
             monitor.collect_metrics()

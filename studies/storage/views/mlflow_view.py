@@ -1,9 +1,9 @@
 """The copy of a study in MLflow: an experiment, a run for the study, and a child run with metrics for each trial.
 
-Every write can be repeated: runs are found by tag, and MLflow ignores a point with equal key, value, epoch and time.
+Writes can be repeated: runs are found by tag, and MLflow ignores a point with equal key, value, epoch and time.
 
-If the code of a trial starts an MLflow run itself, its first run becomes the trial's run and replaces ours. Later runs,
-for example of another attempt, become its children. Such runs cannot be rewritten, so they are never deleted.
+If a trial's code starts MLflow runs itself, the first replaces our run of the trial, and later runs (for example of
+another attempt) become its children. We never delete such runs, since we could not write them again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 AT_ONCE = 8
-"""Number of trials written at the same time when a study has ended: each request to a distant server takes time."""
+"""Number of trials written in parallel after a study, since requests to a distant server take time."""
 PARENT_TAG, STUDY_UID_TAG = "mlflow.parentRunId", "automl.study_uid"
 TRIAL_TAG, EPOCHS_TAG = "automl.trial", "automl.epochs"
 TRIAL_STATUS = {
@@ -57,7 +57,7 @@ STUDY_STATUS = {"running": "RUNNING", "drained": "KILLED", "closed": "FINISHED",
 
 
 class MlflowView:
-    """Copies stored rows to MLflow. The store at `store_url` must not be MLflow's database."""
+    """Copies stored rows to MLflow, whose database must not be the store."""
 
     name: ViewName = "mlflow"
 
@@ -71,13 +71,14 @@ class MlflowView:
         self._study_run = StudyRun()
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Log the changes of each trial, then the state of the study."""
+        """Log changes of trials, then the state of the study."""
         client, runs = self._connected(pending.study), self._remembered(pending.study)
         pending = with_trials(store, pending, self._look_for_own(client, pending.study, runs))
         if self._parent is None and pending.since > 0:
             raise ViewDamagedError("the study's parent run is gone from MLflow")
         parent = self._parent or self._create_parent(client, pending.study)
-        self._hang_up(client, parent, runs)
+        for run in (one for one in runs.values() if one.run_id in self._own):
+            write(client, run, tags={PARENT_TAG: parent.run_id})
 
         def put(trial: MirroredTrial) -> None:
             if trial.number not in runs:
@@ -96,7 +97,7 @@ class MlflowView:
         set_status(client, parent, STUDY_STATUS[pending.study.state], pending.study.ended_at)
 
     def clear(self, study: MirroredStudy) -> None:
-        """Delete the study's runs, which MLflow can restore; runs of user code and of registered models stay."""
+        """Delete the study's runs; runs of user code and registered models stay. MLflow can restore deleted runs."""
         self.forget()
         client = self._connected(study)
         for run in self._search(client, study):
@@ -106,7 +107,7 @@ class MlflowView:
                 client.set_tag(run.info.run_id, EPOCHS_TAG, "0")
 
     def keep_report(self, study: MirroredStudy, report: Path) -> None:
-        """Store the report as an artifact of the study's run; replaces an earlier report."""
+        """Store the report as an artifact of the study's run."""
         client = self._connected(study)
         for run in self._found(client, study):  # the study's run is the oldest and comes first
             if TRIAL_TAG not in run.data.tags:
@@ -114,12 +115,12 @@ class MlflowView:
                 return
 
     def link(self, study: MirroredStudy) -> str:
-        """Return the address of the page with the study's runs; for a database, as `mlflow ui` would serve it here."""
+        """Return the address of the study's runs; for a database, as `mlflow ui` would serve it."""
         self._connected(study)
         return runs_url(self._uri, self._experiment)
 
     def forget(self) -> None:
-        """Forget which runs exist, so that the next update searches for them."""
+        """Make the next update search for existing runs."""
         self._parent = self._runs = None
         self._own = {}
         self._experiment = ""
@@ -139,7 +140,7 @@ class MlflowView:
 
     @contextmanager
     def _mapping(self, study: MirroredStudy) -> Iterator[Callable[..., Iterable[None]]]:
-        """Yield a function like `map` for trials; parallel only if no trial trains and MLflow has no SQLite file."""
+        """Yield a function like `map`, parallel only if no trial trains and MLflow has no SQLite file."""
         if study.state == "running" or self._uri.startswith("sqlite:"):
             yield map
             return
@@ -150,7 +151,7 @@ class MlflowView:
             threads.shutdown(cancel_futures=True)
 
     def _remembered(self, study: MirroredStudy) -> dict[int, KnownRun]:
-        """Return the runs of trials in MLflow, by trial; MLflow is searched only once."""
+        """Return the runs of trials in MLflow, by trial number; searches MLflow once."""
         if self._runs is not None:
             return self._runs
         assert self._client is not None  # noqa: S101 - `mirror` has connected
@@ -172,7 +173,7 @@ class MlflowView:
         return found
 
     def _look_for_own(self, client: MlflowClient, study: MirroredStudy, runs: dict[int, KnownRun]) -> set[int]:
-        """If a trial's code started an MLflow run, use the first such run for the trial, and delete our run."""
+        """Replace our run of a trial by the first run that the trial's code started."""
         late: set[int] = set()
         for run in self._search(client, study, f" AND tags.`{BY_TAG}` = '{BY_SCRIPT}'"):
             run_id, number = run.info.run_id, int(run.data.tags[TRIAL_TAG])
@@ -189,11 +190,6 @@ class MlflowView:
             elif PARENT_TAG not in run.data.tags:  # otherwise the code has nested it itself
                 client.set_tag(run_id, PARENT_TAG, made_here.run_id)
         return late
-
-    def _hang_up(self, client: MlflowClient, parent: KnownRun, runs: dict[int, KnownRun]) -> None:
-        for run in runs.values():
-            if run.run_id in self._own:
-                write(client, run, tags={PARENT_TAG: parent.run_id})
 
     def _search(self, client: MlflowClient, study: MirroredStudy, which: str = "") -> Iterator[Run]:
         return iter(list(self._found(client, study, which)))
@@ -227,7 +223,7 @@ class MlflowView:
 
 
 def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
-    """Log everything that the trial's run does not have yet."""
+    """Log everything that the trial's run lacks."""
     tags = {
         "automl.state": trial.state,
         "automl.reason": trial.reason,
@@ -236,7 +232,7 @@ def log(client: MlflowClient, run: KnownRun, trial: MirroredTrial) -> None:
         "automl.cost_usd": f"{trial.paid_nano_usd / NANO:.9f}",
     }
     if trial.epochs:
-        # Written with the last batch of points: a pass that finds this tag need not log them again.
+        # Written with the last batch of points, so later passes need not log them again.
         tags[EPOCHS_TAG] = str(trial.epochs[-1].epoch)
     write(client, run, _points(trial), _params(trial), tags)
     set_status(client, run, TRIAL_STATUS[trial.state], trial.ended_at)

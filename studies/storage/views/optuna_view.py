@@ -1,8 +1,8 @@
 """The copy of a study in Optuna's tables of the same database, for Optuna Dashboard and `optuna.load_study`.
 
-Optuna numbers trials in the order of insertion, and its finished states are final. Trials are therefore inserted by
-number, paused trials stay RUNNING, and any change of a finished state rebuilds the study. Intermediate values are left
-out, because TPE cannot handle them with several objectives.
+Optuna numbers trials in the order of insertion, and its finished states are final. So trials are inserted by number,
+paused trials stay RUNNING, and a change of a finished state rebuilds the study. Intermediate values are left out: TPE
+cannot handle them with several objectives.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 MOST_ATTRIBUTE_CHARS = 1000  # Optuna Dashboard cuts at 1,024 characters, including quotation marks
 CONSTRAINTS_KEY = "constraints"
-"""Optuna 5 reads a value under `constraints:NAME` for each constraint, as `Trial.set_constraint` writes them; Optuna
-Dashboard reads Optuna's earlier form, a list. In both, values of at most 0 are feasible."""
+"""Optuna 5 reads a value under `constraints:NAME` for each constraint; Optuna Dashboard reads the earlier form, a list.
+In both, values of at most 0 are feasible."""
 UID_ATTRIBUTE = "automl_study_uid"
 OPTUNA_STATES = {
     "running": "RUNNING", "paused": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL",
@@ -51,7 +51,7 @@ OPTUNA_STATES = {
 OPEN_STATES = frozenset({"RUNNING", "WAITING"})
 _TRIALS = sa.table("trials", sa.column("study_id"))
 _ATTRIBUTES = sa.table("trial_user_attributes", sa.column("trial_id"), sa.column("key"), sa.column("value_json"))
-"""Optuna's tables, written directly where its calls take a transaction for each value or read all trials to count."""
+"""Optuna's tables, used directly where its functions take a transaction per value or read all trials to count."""
 _warning_filters = threading.Lock()
 
 
@@ -86,7 +86,7 @@ class OptunaView:
         self._known: dict[int, _KnownTrial] | None = None
 
     def mirror(self, store: Store, pending: Pending, renew: Callable[[], None]) -> None:
-        """Insert new trials into Optuna's tables, and update changed trials."""
+        """Insert new trials, and update changed trials."""
         study = self._studied(pending.study)
         writer = _Writer(study, self._storage, self._remembered(study), pending)
         ids = [trial_id for _, trial_id in pending.trials]
@@ -104,11 +104,11 @@ class OptunaView:
             self._storage.delete_study(study_id)
 
     def link(self, study: MirroredStudy) -> str:  # noqa: ARG002 - the interface of a view
-        """Return an empty address: Optuna Dashboard runs only while `automl dashboard` serves it."""
+        """Return an empty text: only `automl dashboard` serves Optuna Dashboard."""
         return ""
 
     def forget(self) -> None:
-        """Forget the trials read from Optuna, so that the next update reads them again."""
+        """Make the next update read Optuna's trials again."""
         self._study = self._known = None
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class OptunaView:
         return self._open
 
     def _remembered(self, study: optuna.Study) -> dict[int, _KnownTrial]:
-        """Return the trials in Optuna, read again only if another process changed their number."""
+        """Return Optuna's trials, read again only if another process changed their number."""
         mine = sa.select(sa.func.count()).select_from(_TRIALS).where(_TRIALS.c.study_id == self._study_id)
         with self._storage.engine.connect() as connection:
             count = connection.execute(mine).scalar_one()
@@ -152,7 +152,7 @@ class OptunaView:
             study_name=study.name,
             storage=self._storage,
             directions=[objective.direction for objective in study.objectives],
-            # `tell` consults the study's sampler, whose kind does not matter here, so this is the cheapest.
+            # `tell` calls the sampler, whose kind does not matter here: this is the cheapest.
             sampler=optuna.samplers.RandomSampler(),
             load_if_exists=True,
         )
@@ -165,11 +165,10 @@ class OptunaView:
         return made
 
     def _refuse_foreign(self, study_id: int, study: MirroredStudy) -> None:
-        """Raise `ViewError` for an Optuna study that automl did not make, since it must not be overwritten."""
         uid = self._storage.get_study_user_attrs(study_id).get(UID_ATTRIBUTE)
         if uid == study.uid:
             return
-        # A study without the mark and without trials is one whose creation was interrupted.
+        # Our own study, if its creation was interrupted, has neither this attribute nor trials.
         if uid is not None or self._storage.get_all_trials(study_id, deepcopy=False):
             raise ViewError(
                 f"the database already holds an Optuna study {study.name!r} that automl did not make. Rename one of "
@@ -192,7 +191,7 @@ class _KnownTrial:
 
 
 class _Writer:
-    """Writes the trials of one update to Optuna, and remembers what Optuna contains."""
+    """Writes the trials of one update to Optuna, and updates `known`."""
 
     def __init__(
         self, study: optuna.Study, storage: optuna.storages.RDBStorage, known: dict[int, _KnownTrial], pending: Pending
@@ -238,7 +237,7 @@ class _Writer:
             found.state = state
 
     def _add_params(self, trial: MirroredTrial, found: _KnownTrial) -> None:
-        """Add parameters that the trial requested at run time; all other parameters must be unchanged."""
+        """Add parameters that the trial requested at run time; others must be unchanged."""
         wanted = self._params.distributions(trial)
         new = {name: distribution for name, distribution in wanted.items() if name not in found.params}
         may_add = found.state in OPEN_STATES and new.keys() <= trial.asked.keys()
@@ -285,7 +284,7 @@ def _change_attributes(storage: optuna.storages.RDBStorage, found: _KnownTrial, 
 
 
 def _values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> list[float] | None:
-    """Return a complete trial's values for Optuna, as floats, because TPE fails on integers."""
+    """Return a complete trial's values as floats, because TPE fails on integers."""
     if trial.state != "complete":
         return None
     values = _last_values(trial, objectives)
@@ -301,7 +300,7 @@ def _last_values(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dic
 
 
 def _attributes(trial: MirroredTrial, objectives: tuple[Objective, ...]) -> dict[str, Any]:
-    """Return user attributes: exact state, reason, and last values, which Optuna stores only for complete trials."""
+    """Return user attributes, with the last values, which Optuna stores only for complete trials."""
     attributes: dict[str, Any] = {
         "automl_state": trial.state,
         "reason": trial.reason[:MOST_ATTRIBUTE_CHARS],
@@ -326,7 +325,7 @@ def _system_attributes(trial: MirroredTrial, constraints: tuple[Constraint, ...]
 
 
 def _local(seconds: float | None) -> datetime | None:
-    """Convert seconds since 1970 to a local time without time zone, as Optuna uses them."""
+    """Convert seconds since 1970 to local time without time zone, as Optuna stores it."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().replace(tzinfo=None)
@@ -342,12 +341,12 @@ class OptunaParams:
             self._first = {**distributions, **self._first}
 
     def distributions(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Return Optuna's distributions of a trial's parameters, without those that do not fit the study."""
+        """Return the distributions of a trial's parameters that fit the Optuna study."""
         declared = {name: value for name, value in trial.params.items() if name not in trial.asked}
         return _declared(self._space, declared) | self._asked(trial)
 
     def _asked(self, trial: MirroredTrial) -> dict[str, Any]:
-        """Return distributions of parameters requested at run time; the first request decides their kind."""
+        """Return distributions of parameters requested at run time; the first trial decides their kind."""
         from optuna.distributions import check_distribution_compatibility
 
         found: dict[str, Any] = {}
@@ -377,7 +376,7 @@ def _declared(space: Space, params: Mapping[str, ParameterValue]) -> dict[str, A
 
 
 def _widened(parameter: Parameter, value: ParameterValue) -> optuna.distributions.BaseDistribution | None:
-    """Return a range extended to a user's number outside the space: Optuna allows one kind and scale per name."""
+    """Return a range extended to a number outside the space: Optuna allows one kind and scale per name."""
     import optuna
 
     if isinstance(parameter, Categorical) or isinstance(value, bool) or not isinstance(value, int | float):

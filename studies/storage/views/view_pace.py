@@ -1,7 +1,7 @@
 """Decides when the copies in Optuna and MLflow are updated: soon after each commit, at little cost for trainings.
 
-If a processor core is idle, updates run only in idle time. If all are busy, a thread of lowest priority could wait for
-long while it holds locks in the store. Updates then run at normal priority, but within a budget of processor time.
+If a processor core is idle, updates run only in idle time. If all are busy, they run at normal priority within a budget
+of processor time, since a thread of lowest priority could hold locks in the store for long.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from studies.storage.views.cursors import VIEWS
 
 POLL_SECONDS = 0.5
 REST_SECONDS = 2.0
-"""Seconds of rest after a pass: mirroring accumulated rows costs half the processor time of mirroring them one by one,
-and of trials that last half a second, three in four do not coincide with a pass."""
+"""Pause after a pass. Mirroring accumulated rows takes half the processor time of mirroring them one by one, and three
+of four trials of half a second do not coincide with a pass."""
 HURRIED_SECONDS = 0.1
 SHARE = 0.08  # share of a core for all views together; loading Optuna and MLflow once comes on top
 SAVED_SECONDS = 1.0
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ProcessorBudget:
-    """Limits the processor time of updates; up to `saved_seconds` of unused time are kept for later updates."""
+    """Limits the processor time of updates; saves up to `saved_seconds` for later updates."""
 
     def __init__(self, now: float, share: float = SHARE, saved_seconds: float = SAVED_SECONDS) -> None:
         self._share, self._most = share, saved_seconds
@@ -38,7 +38,7 @@ class ProcessorBudget:
         self._lock = threading.Lock()
 
     def use(self, seconds: float, now: float) -> float:
-        """Subtract used processor time, and return the seconds until more is available."""
+        """Subtract processor time, and return the seconds until more is available."""
         with self._lock:
             self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
             self._at = now
@@ -46,7 +46,7 @@ class ProcessorBudget:
 
 
 class FreeCores:
-    """Measures how many cores were idle since the last measurement. `idle_seconds` returns cumulative idle time."""
+    """Measures how many cores were idle recently. `idle_seconds` returns cumulative idle time."""
 
     def __init__(
         self, idle_seconds: Callable[[], float | None] | None = None, clock: Callable[[], float] = time.monotonic
@@ -57,7 +57,7 @@ class FreeCores:
         self._lock = threading.Lock()
 
     def number(self) -> float:
-        """Return the mean number of idle cores during at least half a second; 0 if unknown."""
+        """Return the mean number of idle cores in the last half second or longer; 0 if unknown."""
         with self._lock:
             now = self._clock()
             if now - self._at >= FREE_CORES_SECONDS:
@@ -68,28 +68,27 @@ class FreeCores:
 
 
 class Pace:
-    """Decides when each view is updated, and in which thread; without pauses while `hurried` is set."""
+    """Decides when and in which thread views are updated; no pauses while `hurried` is set."""
 
     def __init__(
         self,
         until: Callable[[], bool],
         hurried: threading.Event,
-        budget: ProcessorBudget | None = None,
         free_cores: FreeCores | None = None,
     ) -> None:
         self.until, self._hurried = until, hurried
-        self._budget = budget or ProcessorBudget(time.monotonic(), SHARE)
+        self._budget = ProcessorBudget(time.monotonic())
         self._free_cores = free_cores or FreeCores()
         self._idle_threads = ThreadPoolExecutor(len(VIEWS), "idle", initializer=take_idle_time_only)
 
     def carry_out(self, make_pass: Callable[[], T]) -> tuple[T, float]:
-        """Run an update, and return its result and the processor seconds that it took."""
+        """Run an update; returns its result and processor seconds."""
         if self._hurried.is_set() or self._free_cores.number() < FREE_CORES:
             return timed(make_pass)
         return self._idle_threads.submit(timed, make_pass).result()
 
     def load(self, imports: Callable[[], None]) -> None:
-        """Import a view's libraries: in idle time if a core is idle, else at a low priority."""
+        """Import a view's libraries, in idle time or at low priority."""
         if self._hurried.wait(FREE_CORES_SECONDS):
             imports()
             return
@@ -98,11 +97,11 @@ class Pace:
             thread.submit(imports).result()
 
     def rest_after(self, used_seconds: float) -> float:
-        """Return how many seconds to pause after an update that took this processor time."""
+        """Return the pause after an update, in seconds."""
         return min(max(REST_SECONDS, self._budget.use(used_seconds, time.monotonic())), MOST_REST_SECONDS)
 
     def rest(self, seconds: float, hurried_seconds: float = HURRIED_SECONDS) -> None:
-        """Pause for `seconds`, or for `hurried_seconds` if a command waits for the views; not at all at the end."""
+        """Pause for `seconds`, or for `hurried_seconds` while `hurried` is set; not at all at the end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.until():
             if self._hurried.wait(min(left, POLL_SECONDS)):
@@ -115,19 +114,19 @@ class Pace:
 
 
 def timed(make_pass: Callable[[], T]) -> tuple[T, float]:
-    """Run an update in this thread, and return its result and the processor seconds that it took."""
+    """Run an update in this thread; returns its result and processor seconds."""
     before = time.thread_time()
     made = make_pass()
     return made, time.thread_time() - before
 
 
 def be_nice() -> None:
-    """Lower this thread's priority, so that it gets a tenth of a busy core."""
+    """Lower this thread's priority to a tenth of a busy core."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
 
 
 def take_idle_time_only() -> None:
-    """Make this thread run only when trainings do not need the processor."""
+    """Run this thread only in idle time of the processor."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, 19)
     with contextlib.suppress(AttributeError, OSError):  # only Linux has this policy, and a sandbox may refuse it
@@ -135,7 +134,7 @@ def take_idle_time_only() -> None:
 
 
 def idle_core_seconds() -> float | None:
-    """Return the idle seconds of all usable cores since the boot; None if unknown."""
+    """Return the idle seconds of usable cores since the boot; None if unknown."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}

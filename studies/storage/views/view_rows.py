@@ -1,4 +1,4 @@
-"""Rows that the copies in Optuna and MLflow need: a study, and its trials that changed since a revision."""
+"""Rows for the copies in Optuna and MLflow: a study, and its trials that changed since a revision."""
 
 import hashlib
 import json
@@ -22,16 +22,16 @@ CHUNK = 200
 
 
 class ViewError(Exception):
-    """This study cannot be copied to Optuna or MLflow, or not to this address; the message is one line for users."""
+    """The study cannot be copied to this Optuna or MLflow database; the message is one line for users."""
 
 
 class ViewDamagedError(Exception):
-    """The copy in Optuna or MLflow is incomplete or was changed: clear it, and copy the whole study again."""
+    """The copy in Optuna or MLflow is incomplete or was changed: clear it, and copy the study again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredStudy:
-    """A study as the views need it. Times are in seconds since 1970."""
+    """A study without trials. Times are in seconds since 1970."""
 
     id: int
     uid: str
@@ -61,7 +61,7 @@ class MirroredStudy:
 
     @property
     def spec_sha256(self) -> str:
-        """The SHA-256 hash of `spec_text`; views compare it to notice a changed spec."""
+        """SHA-256 hash of `spec_text`, to notice a changed spec."""
         return hashlib.sha256(self.spec_text.encode()).hexdigest()
 
 
@@ -76,7 +76,7 @@ class MirroredEpoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirroredTrial:
-    """A started trial as the views need it."""
+    """A started trial."""
 
     id: int
     number: int
@@ -96,7 +96,7 @@ class MirroredTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """Rows that a view lacks; `trials` holds number and id of each changed trial, sorted by number."""
+    """Rows that a view lacks; `trials` has number and id of each changed trial, sorted by number."""
 
     study: MirroredStudy
     since: int
@@ -105,7 +105,7 @@ class Pending:
 
 
 class View(Protocol):
-    """A copy of a study in another tool. Each method may be interrupted at any time and repeated."""
+    """A copy of a study in another tool. Methods may be interrupted and repeated."""
 
     name: ViewName
 
@@ -116,23 +116,23 @@ class View(Protocol):
         """Delete the study from the view."""
 
     def link(self, study: MirroredStudy) -> str:
-        """Return the address of the page that shows the study; empty without one."""
+        """Return the address of the page that shows the study, or an empty text."""
 
     def forget(self) -> None:
-        """Forget what the view contains, since another process may have changed it."""
+        """Forget the view's content, which another process may have changed."""
 
     def close(self) -> None:
         """Close the view's connections."""
 
 
 def load_mirrored_study(store: Store, study_id: int) -> MirroredStudy:
-    """Read what the views need of a study, without its trials."""
+    """Read a study without its trials."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection:
         return _study(connection, study_id)
 
 
 def load_pending(store: Store, study_id: int, since: int) -> Pending:
-    """Read which trials changed since a revision. Concurrent commits may list a trial twice, which is harmless."""
+    """Read which trials changed since a revision."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         study = _study(connection, study_id)
         mine = (t.trials.c.study_id == study_id, t.trials.c.number.is_not(None))
@@ -144,7 +144,7 @@ def load_pending(store: Store, study_id: int, since: int) -> Pending:
 
 
 def with_trials(store: Store, pending: Pending, numbers: Collection[int]) -> Pending:
-    """Return `pending` with more started trials; unknown numbers are ignored."""
+    """Add started trials to `pending`; ignores unknown numbers."""
     if not numbers:
         return pending
     c = t.trials.c
@@ -160,12 +160,12 @@ def _study(connection: sa.Connection, study_id: int) -> MirroredStudy:
 
 
 def load_trials(store: Store, ids: Sequence[int], after: Mapping[int, int] | None = None) -> list[MirroredTrial]:
-    """Read at most `CHUNK` trials, sorted by number, with the epochs later than `after`, or only the last epoch."""
+    """Read trials, sorted by number, with their epochs later than `after`, or only the last epoch."""
     with store.engine.connect().execution_options(automl_read_only=True) as connection, connection.begin():
         query = sa.select(t.trials).where(t.trials.c.id.in_(ids)).order_by(t.trials.c.number)
         rows = connection.execute(query).all()
         facts, paid = _facts(connection, ids), _paid(connection, ids)
-        # Epochs last: if each statement sees the newest commits, a finished trial must not lack its last epoch.
+        # Epochs last: where statements see newer commits, a finished trial must not lack its last epoch.
         epochs = {row.id: _epochs(connection, row.id, None if after is None else after[row.id]) for row in rows}
     return [
         of_row(

@@ -1,7 +1,7 @@
 """A separate process that updates the copies in Optuna and MLflow, so that they never delay the controller.
 
-It reads lines of JSON from standard input: first its task (`store`, `study`, `parent_pid`), then requests: `hurry`, or
-`report`, the path of a report to store in MLflow before it ends.
+It reads JSON lines from standard input: first its task (`store`, `study`, `parent_pid`), then requests: `hurry`, or
+`report`, the path of a report to store in MLflow before the process ends.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class _Wishes:
 
 
 def main() -> None:
-    """Update the views until the study or the parent process ends, or a report arrives, which is then stored."""
+    """Update the views until the study or the parent process ends; a report ends this process, too."""
     order = json.loads(sys.stdin.readline())
     wishes = _Wishes()
     is_orphan = _is_gone(order["parent_pid"])
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _is_gone(pid: int) -> Callable[[], bool]:
-    """Return a function that returns whether this process has ended, even if another process got its id."""
+    """Return a function that checks whether a process has ended, even if its id was reused."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -87,7 +87,7 @@ POLL_SECONDS = 0.1
 
 
 class ViewsProcess:
-    """Updates the views of one study in another process. A pipe passes the store's URL, which may hold a password."""
+    """Updates a study's views in another process; a pipe passes the store's URL with its password."""
 
     def __init__(self, store_url: str, study: str, *, log_file: Path | None = None) -> None:
         self._store_url, self._study, self._log_file = store_url, study, log_file
@@ -101,26 +101,25 @@ class ViewsProcess:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process, even after its end; None before the start."""
+        """Id of the process, also after its end; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process unless it is running. It ends by itself with the study or with this process."""
-        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only make the wait at the end shorter
+        """Start the process unless it runs. It ends with the study or with this process."""
+        with contextlib.suppress(SQLAlchemyError, StoreError):  # stale errors only shorten the wait at the end
             forget_errors(self._opened(), self._study)
         if not self.is_running:
             self._process = self._launch()
             self._send(store=self._store_url, study=self._study, parent_pid=os.getpid())
 
     def hurry(self) -> None:
-        """Make the process work without pauses from now on, because a command is waiting for it."""
+        """Make the process work without pauses from now on."""
         self._send(hurry=True)
 
     def wait_until_caught_up(self, seconds: float) -> bool:
         """Wait until all views contain the last commit.
 
-        Returns False after `seconds`, if the process died, or if all remaining views failed and made no progress for
-        some seconds, so that waiting longer would not help.
+        Returns False after `seconds`, if the process died, or if all remaining views keep failing.
         """
         self.hurry()
         end, failing_since, failing = time.monotonic() + seconds, math.inf, None
@@ -137,7 +136,7 @@ class ViewsProcess:
             time.sleep(POLL_SECONDS)
 
     def keep_report(self, report: Path, seconds: float) -> bool:
-        """Make the process store a report in MLflow and end. Returns True if it did, or if MLflow is off."""
+        """Make the process store a report in MLflow and end. Returns whether it succeeded."""
         process = self._process
         if process is None or not self.is_running:
             return False
@@ -174,8 +173,8 @@ class ViewsProcess:
             self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )  # fmt: skip
         try:
-            # -P: a user's own folder called `studies` or `mlflow` must not be imported instead of ours.
-            # Own process group: Ctrl-C drains the study, which the views still have to mirror then.
+            # -P: a user's folder named `studies` or `mlflow` must not be imported.
+            # Own process group: after Ctrl-C, the views still have to mirror the drained study.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "studies.storage.views.views_process"],
                 stdin=subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""Changes that a controller wants stored: plain values, applied in order in one transaction.
+"""Changes to store in one transaction, in order: plain values, since the state machine needs no database.
 
-Does not use SQLAlchemy: the state machine needs no database. Typed mappings let type checks find misspelt columns.
+Times are in seconds since 1970. Typed mappings let type checks find misspelt columns.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from trainers.protocol import Failure, ParameterValue
 
 
 class StudyColumns(TypedDict, total=False):
-    """Columns of a study's row that a controller sets. Times are in seconds since 1970."""
+    """Columns of a study's row that a controller sets."""
 
     state: StudyState
     stop_reason: StopReason | None
@@ -26,7 +26,7 @@ class StudyColumns(TypedDict, total=False):
 
 
 class TrialColumns(TypedDict, total=False):
-    """Columns of a trial's row that a controller sets. Times are in seconds since 1970."""
+    """Columns of a trial's row that a controller sets."""
 
     number: int | None
     state: TrialState
@@ -43,7 +43,7 @@ class TrialColumns(TypedDict, total=False):
 
 
 class AttemptColumns(TypedDict, total=False):
-    """Columns of an attempt's row that a controller changes later. Times are in seconds since 1970."""
+    """Columns of an attempt's row that a controller changes later."""
 
     outcome: str
     facts: Mapping[str, object]
@@ -52,7 +52,7 @@ class AttemptColumns(TypedDict, total=False):
 
 
 class PoolColumns(TypedDict, total=False):
-    """Columns of a lease's row that describe its pool. Times are in seconds since 1970."""
+    """Columns of a lease's row that describe its pool."""
 
     pool_slots: int
     pool_opened_at: float | None
@@ -62,14 +62,14 @@ class PoolColumns(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyChanged:
-    """New values for columns of the study's row."""
+    """New values of a study's columns."""
 
     columns: StudyColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialChanged:
-    """New values for columns of a trial's row. The store also sets its revision, so that views find the change."""
+    """New values of a trial's columns; even without columns, views copy the trial again."""
 
     trial_id: int
     columns: TrialColumns
@@ -77,7 +77,7 @@ class TrialChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptOpened:
-    """A new attempt: a trial was started on `slots`."""
+    """A new attempt of a trial on `slots`."""
 
     trial_id: int
     attempt: int
@@ -88,7 +88,7 @@ class AttemptOpened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptChanged:
-    """New values for columns of an attempt's row."""
+    """New values of an attempt's columns."""
 
     trial_id: int
     attempt: int
@@ -97,7 +97,7 @@ class AttemptChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochMeasured:
-    """One epoch of a trial; written only once, even if a fault makes the trial repeat it."""
+    """An epoch of a trial; an epoch repeated after a fault is not written again."""
 
     trial_id: int
     epoch: int
@@ -111,7 +111,7 @@ class EpochMeasured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointKept:
-    """A saved epoch's checkpoint: its path, or None if the file is no longer kept."""
+    """Path of a saved epoch's checkpoint; None if the file is no longer kept."""
 
     trial_id: int
     epoch: int
@@ -133,7 +133,7 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charged:
-    """A charge for some slots from `since` (seconds since 1970), for a trial or as overhead."""
+    """A charge for slots from `since` to `at`, for a trial or as overhead."""
 
     kind: ChargeKind
     trial_id: int | None
@@ -149,7 +149,7 @@ class Charged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confirmed:
-    """One training or test of a configuration outside the search, with its measurements."""
+    """A training or test of a configuration outside the search."""
 
     trial_id: int
     seed: int
@@ -159,20 +159,20 @@ class Confirmed:
     wall_seconds: float
     cost_nano_usd: int
     checkpoint: str | None  # path or URL of the file with the model; None if it was not kept
-    at: float  # end of the training, in seconds since 1970
+    at: float  # end of the training
     answers: Mapping[str, Any] | None = None  # description of a saved model's answers to validation samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolChanged:
-    """New values for columns of the lease's row that describe the pool."""
+    """New values of a lease's columns that describe the pool."""
 
     columns: PoolColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRateChanged:
-    """The price or the charged slots of an open pool changed at `since` (seconds since 1970)."""
+    """The price or the charged slots of an open pool changed at `since`."""
 
     since: float
     slot_numbers: tuple[int, ...]
@@ -181,7 +181,7 @@ class PoolRateChanged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewsToRebuild:
-    """Optuna's copy of the study contains final states that are wrong now, so it must be built anew."""
+    """Optuna's copy of the study contains wrong final states, so it must be rebuilt."""
 
 
 Change = (

@@ -1,4 +1,4 @@
-"""Writes the changes of a commit as rows, with few SQL statements."""
+"""Writes the changes of a commit with few SQL statements."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ class ChargedTwiceError(RunError):
 
 
 def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], at: float) -> None:
-    """Add new slots to a pool, as charged up to `at`. Existing slots stay unchanged."""
+    """Add new slots to a pool, as charged up to `at`; ignores existing slots."""
     there = marks(connection, lease_id)
     rows = [{"lease_id": lease_id, "slot": slot, "charged_until": at} for slot in slots if slot not in there]
     if rows:
@@ -38,13 +38,13 @@ def open_slots(connection: sa.Connection, lease_id: int, slots: Iterable[int], a
 
 
 def marks(connection: sa.Connection, lease_id: int) -> dict[int, float]:
-    """Return the time up to which each slot of a pool is charged, in seconds since 1970, by slot."""
+    """Return until when each slot of a pool is charged, in seconds since 1970."""
     query = sa.select(t.slot_marks.c.slot, t.slot_marks.c.charged_until).where(t.slot_marks.c.lease_id == lease_id)
     return {row.slot: row.charged_until for row in connection.execute(query)}
 
 
 def move(connection: sa.Connection, lease_id: int, charges: Iterable[Charged]) -> None:
-    """Record until when slots are charged. Raises `ChargedTwiceError` for charged time or an unknown slot."""
+    """Store until when slots are charged. Raises `ChargedTwiceError` for charged time or an unknown slot."""
     spans: dict[int, tuple[float, float]] = {}
     for charge in charges:
         for slot in charge.slot_numbers:
@@ -80,16 +80,14 @@ def _refusal(slot: int, since: float, charged_until: float) -> ChargedTwiceError
 
 
 class CommitWriter:
-    """Writes a commit's changes, with one statement for all new rows of a table. `lease_id` is None only in tests."""
+    """Writes a commit's changes. `lease_id` is None only in tests."""
 
     def __init__(self, connection: sa.Connection, study_id: int, lease_id: int | None, revision: int) -> None:
-        self._connection = connection
-        self._study_id = study_id
-        self._lease_id = lease_id
-        self._revision = revision
+        self._connection, self._revision = connection, revision
+        self._study_id, self._lease_id = study_id, lease_id
 
     def write(self, rows: list[ch.Change]) -> None:
-        """Write all changes except the study's own row. Raises `ChargedTwiceError` if time is charged twice."""
+        """Write all changes except the study's row. Raises `ChargedTwiceError` if time is charged twice."""
         trials: dict[int, dict[str, Any]] = {}
         attempts: dict[tuple[int, int], dict[str, Any]] = {}
         inserts: dict[sa.Table, list[dict[str, Any]]] = {}
@@ -136,7 +134,7 @@ class CommitWriter:
     def _update_rows(
         self, table: sa.Table, key: tuple[str, ...], rows: Iterable[tuple[tuple[int, ...], Mapping[str, Any]]]
     ) -> None:
-        """Update rows by their keys, with one statement for all rows that change the same columns."""
+        """Update rows by key, with one statement for all rows that change the same columns."""
         alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for of, columns in sorted(rows, key=lambda row: row[0]):
             parameters = {f"key_{name}": value for name, value in zip(key, of, strict=True)} | dict(columns)
@@ -185,7 +183,7 @@ def _update_by_key(table: sa.Table, key: tuple[str, ...], names: tuple[str, ...]
 
 
 def insert_charges(connection: sa.Connection, study_id: int, lease_id: int, charges: Sequence[ch.Charged]) -> None:
-    """Insert charges of any lease of the study. Raises `ChargedTwiceError` if time is charged twice."""
+    """Insert charges of a lease. Raises `ChargedTwiceError` if time is charged twice."""
     move(connection, lease_id, charges)
     rows = [_charge_row(study_id, lease_id, charge) for charge in charges]
     if rows:
@@ -200,7 +198,7 @@ Inserted = ch.AttemptOpened | ch.EpochMeasured | ch.Decided | ch.Charged | ch.Co
 
 
 def row_of(change: Inserted) -> dict[str, Any]:
-    """Return the row that a change inserts: the fields of the change except `at`, without ids of study and lease."""
+    """Return the row that a change inserts, without ids of study and lease."""
     kind: Any = type(change)
     row = {name: getattr(change, name) for name in _field_names(kind) if name != "at"}
     match change:

@@ -1,4 +1,4 @@
-"""Copies a store into an empty store of any kind in one transaction, and compares every row at the end."""
+"""Copies a store into an empty store in one transaction, and compares every row at the end."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +15,11 @@ from studies.storage.study_store import Store, new_id
 
 BATCH = 1000
 _NOT_COPIED: dict[str, dict[str, Any]] = {t.view_cursors.name: {"rebuild": True, "details": {}}}
-"""Columns, by table, with other values in the copy: its views are rebuilt."""
+"""Columns with other values in the copy, by table: the copy's views are rebuilt."""
 
 
 def copy_store(source: Store, target: Store, *, while_driven: bool = False) -> dict[str, int]:
-    """Copy all studies as they are at one time. The target builds its copies for Optuna and MLflow anew.
+    """Copy all studies as they are at one time. Returns the number of rows of each table.
 
     `while_driven` allows controllers to continue in the source. In the target, their leases expire, and a resumed study
     charges their unfinished work as lost.
@@ -63,8 +63,8 @@ def _rows(table: sa.Table, connection: sa.Connection) -> sa.Result[Any]:
 def _not_copied(table: sa.Table, row: sa.Row[Any], while_driven: bool) -> dict[str, Any]:
     changed = _NOT_COPIED.get(table.name, {})
     if table is t.leases and while_driven and row.released_at is None:
-        # The source's controller still uses that token, which marks the checkpoint folder as its own. With the same
-        # token, the copy's session would take the folder for its own and delete newer checkpoints of the source.
+        # The token in the checkpoint folder marks the folder's owner. With the source's token, the copy's controller
+        # would take the folder for its own and delete newer checkpoints of the source.
         changed = changed | {"holder": new_id()}
     return changed
 
@@ -107,7 +107,7 @@ def _pairs(one: sa.Result[Any], other: sa.Result[Any]) -> Iterator[tuple[sa.Row[
 
 def _is_copy(table: sa.Table, original: sa.Row[Any], copied: sa.Row[Any], while_driven: bool) -> bool:
     changed = _not_copied(table, original, while_driven)
-    # Rows of earlier versions may have text that some stores refuse; all stores escape it now.
+    # Rows of earlier versions may have text that some databases refuse; it is escaped in the copy.
     return all(
         storable_deep(original._mapping[name]) == copied._mapping[name]  # noqa: SLF001 - as above
         for name in table.columns.keys()  # noqa: SIM118 - a collection of columns, which iterates over columns

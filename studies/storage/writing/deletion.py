@@ -1,4 +1,4 @@
-"""Deletes a study from the store, from Optuna's tables and from MLflow."""
+"""Deletes a study from the store, Optuna's tables and MLflow."""
 
 import sqlalchemy as sa
 
@@ -15,14 +15,14 @@ CLAIM_SECONDS = 30.0  # longest wait in seconds for a process that is mirroring 
 
 
 def checkpoints_of_others(store: Store, study_id: int) -> set[str]:
-    """Return the paths of the checkpoints that other studies of the store mention."""
+    """Return the checkpoints that other studies of the store mention."""
     with store.snapshot() as connection:
         others = connection.execute(sa.select(t.studies.c.id).where(t.studies.c.id != study_id)).scalars().all()
     return {path for other in others for path in mentioned_checkpoints(store, other)}
 
 
 def delete_rows(store: Store, study_id: int, lease_token: str) -> None:
-    """Delete a study's row and all rows that refer to it. Raises `LeaseLostError` if the lease is lost."""
+    """Delete a study's rows. Raises `LeaseLostError` if the lease is lost."""
     retry_patiently(lambda: _delete_rows(store, study_id, lease_token))
 
 
@@ -37,7 +37,7 @@ def _delete_rows(store: Store, study_id: int, lease_token: str) -> None:
 
 
 def delete_copies(store: Store, study_id: int) -> dict[ViewName, str | None]:
-    """Delete the study from Optuna and MLflow. Returns an error in one line, or None, for each that is in use."""
+    """Delete the study from Optuna and MLflow. Returns None or an error in one line for each view in use."""
     study = load_mirrored_study(store, study_id)
     found: dict[ViewName, str | None] = {"optuna": _tried(store, study, "optuna")}
     if not is_off(study.spec.get("mlflow")):
@@ -67,13 +67,13 @@ def _delete_optuna(store: Store, study: MirroredStudy) -> None:
     try:
         view.clear(study)
     except ViewError:
-        return  # a study of this name that users made themselves
+        return  # users made this study themselves
     finally:
         view.close()
 
 
 def _delete_mlflow(store: Store, study: MirroredStudy) -> None:
-    """Delete the study's runs except runs of registered models and user code, then its experiment if empty."""
+    """Delete the study's runs like `MlflowView.clear`, then its experiment if empty."""
     from studies.storage.views.mlflow_view import MlflowView
 
     uri = tracking_uri(str(study.spec["mlflow"]), study.base_folder, store.url)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 5.0
-"""Sum of the pauses of `retry_patiently` in seconds; each attempt itself waits for a locked database."""
+"""Sum of the pauses of `retry_patiently`; each attempt also waits for a locked database."""
 RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS = 0.1, 5.0
 
 
@@ -27,7 +27,7 @@ def retry(
 ) -> T:
     """Repeat an action with growing pauses while the database does not answer, then raise `OperationalError`.
 
-    While the disk is full or read-only, retries never end, since measurements would be lost.
+    Retries never end while the disk is full or read-only, since measurements would be lost.
     """
     pause, waited = RETRY_FIRST_SECONDS, 0.0
     while True:
@@ -45,7 +45,7 @@ def retry(
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether the database does not answer or is a PostgreSQL standby, so that a retry may succeed."""
+    """Return whether the database does not answer or is a PostgreSQL standby: a retry may succeed."""
     is_read_only = getattr(error.orig, "sqlstate", None) == "25006"
     return isinstance(error, OperationalError) or error.connection_invalidated or is_read_only
 
@@ -70,7 +70,7 @@ COPY_COMMITS = 50  # number of commits that are copied together, about 1,000 pag
 
 @contextmanager
 def copied_beside(engine: sa.Engine) -> Iterator[None]:
-    """Copy SQLite's write-ahead log in a thread during the block; other databases need no copying."""
+    """Copy SQLite's write-ahead log in a thread during the block."""
     if engine.dialect.name != "sqlite":
         yield
         return
@@ -87,7 +87,7 @@ def copied_beside(engine: sa.Engine) -> Iterator[None]:
 
 
 class WalCopier:
-    """Copies SQLite's write-ahead log into the database file after a number of commits."""
+    """Copies SQLite's write-ahead log into the database file after each `COPY_COMMITS` commits."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -95,11 +95,11 @@ class WalCopier:
         self._commits = 0
 
     def note_commit(self, connection: sa.Connection) -> None:  # noqa: ARG002 - the interface of an event
-        """Count a commit. Of simultaneous commits some may be missed."""
+        """Count a commit; may miss simultaneous commits."""
         self._commits += 1
 
     def copy_on(self) -> None:
-        """Copy the log repeatedly until `stop` is called."""
+        """Copy the log until `stop` is called."""
         while not self._over.wait(COPY_SECONDS):
             if self._commits >= COPY_COMMITS:
                 self._commits = 0
@@ -114,7 +114,7 @@ class WalCopier:
 
 
 def copy(engine: sa.Engine) -> None:
-    """Copy as much of the log as possible without waiting for readers. Raises `sqlite3.Error` on failure."""
+    """Copy the log as far as possible without waiting for readers. Raises `sqlite3.Error`."""
     # Not with `engine.connect()`, which begins a transaction, in which SQLite cannot copy.
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -640,7 +640,7 @@ def test_a_trial_that_needs_more_slots_than_there_are_ends_the_study_with_the_nu
     study.store.enqueue(study.study_id, {"learning_rate": 0.1, "width": 32}, world_size=4, origin="enqueue")
     machine = study.run(Limits(trials=5))
     assert (machine.state, machine.stop_reason) == ("failed", "error")
-    assert study.record().error == "a queued trial needs 4 slots, but the study has 2"
+    assert study.record().error == "a queued trial needs 4 slots, but the study has 2. Resume with more slots"
     study.slots = 4
     assert study.run(Limits(trials=5)).state == "closed"
     assert len(checked(study).started) == 5
