@@ -27,6 +27,14 @@ def sobol_points(dimensions: int, count: int, seed: int | np.random.Generator) -
     return points[:count]
 
 
+def centred_ranks(values: Array) -> Array:
+    """Return ranks minus their mean; equal values share a mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]
+    centred: Array = ranks - ranks.mean()
+    return centred
+
+
 def best_and_random(ranking: Sequence[int] | Rows, most: int) -> Rows:
     """Return at most `most` positions, ascending: half of them the best, where models must be exact, half random.
 

@@ -7,12 +7,11 @@ from operator import is_
 
 import numpy as np
 from scipy.special import ndtr
-from scipy.stats import rankdata
 
 from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import columns
-from studies.search.arrays import Array, Marginal, Rows, with_rare_ones
+from studies.search.arrays import Array, Marginal, Rows, centred_ranks, with_rare_ones
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs, FeatureExtractor
 from studies.search.model.cokriging import MOST_CONDITIONED, MOST_FITTED, Chain, CurveData, CurveForecast
@@ -352,7 +351,7 @@ def first_epoch_tells(trials: Sequence[Snapshot], rung: int, column: int) -> boo
     pairs = [(early[column], late[column]) for early, late in at if early is not None and late is not None]
     if len(first) < TELLING_TRIALS or len(pairs) < TELLING_TRIALS - 1:
         return False
-    early, late = (rankdata(np.nan_to_num(values, nan=math.inf)) for values in np.array(pairs).T)
+    early, late = (centred_ranks(np.nan_to_num(values, nan=math.inf)) for values in np.array(pairs).T)
     if not (early.std() and late.std()):
         return False
     return float(np.corrcoef(early, late)[0, 1]) >= TELLING_CORRELATION

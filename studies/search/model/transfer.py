@@ -24,7 +24,7 @@ from search_spaces.space import Space
 from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import bounds_of
-from studies.search.arrays import Array, best_and_random
+from studies.search.arrays import Array, best_and_random, centred_ranks
 from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Posterior, Prior, fit
 from studies.search.model.standardisation import CLIP_START, LEAST_WIDTH, by_median
@@ -280,17 +280,8 @@ def is_alike(ends: Array, z: Array) -> NDArray[np.bool_]:
     """Return whether each column [S] has a positive rank correlation with z [n]; True for n < `ENOUGH_TO_JUDGE`."""
     if len(z) < ENOUGH_TO_JUDGE:
         return np.ones(ends.shape[1], dtype=bool)
-    seen = _ranks(z)
-    return np.array([float(_ranks(column) @ seen) > 0.0 for column in ends.T], dtype=bool).reshape(ends.shape[1])
-
-
-def _ranks(values: Array) -> Array:
-    """Return ranks minus their mean; equal values share a mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    ranks = (ends - (counts - 1) / 2.0)[inverse]
-    centred: Array = ranks - ranks.mean()
-    return centred
+    seen = centred_ranks(z)
+    return np.array([float(centred_ranks(column) @ seen) > 0.0 for column in ends.T], dtype=bool).reshape(ends.shape[1])
 
 
 def as_here(transfer: Transfer, study: EarlierStudy, seen: Sequence[tuple[float, ...]]) -> list[EarlierTrial]:
