@@ -1,4 +1,4 @@
-"""Adds learning curves, best models, a timeline and reasons to Optuna Dashboard, as plots and notes."""
+"""Adds learning curves, best models, a timeline and decisions to Optuna Dashboard, as plots and notes."""
 
 import re
 import time
@@ -19,12 +19,12 @@ from studies.results import analysis
 
 MOST_BARS = 200  # most trials in the timeline, the latest. More bars would be too thin to distinguish.
 MOST_NOTES = 300
-"""Most trials with notes, the confirmed and the latest: the dashboard reads all notes once for each trial."""
+"""Most trials with notes, confirmed and latest trials first: the dashboard reads all notes for each trial."""
 HEADING = "**Decisions**"  # first line of this project's notes. A note with another beginning is a user's, and stays.
 
 
 def show(storage: Any, study: StudyRecord) -> None:
-    """Save the plots and notes with the study in Optuna's tables."""
+    """Save plots and notes in Optuna's tables."""
     import optuna_dashboard  # emits warnings on import, which the dashboard's application silences
 
     mirrored = optuna.load_study(study_name=study.name, storage=storage)
@@ -54,7 +54,7 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>&!$~|#]")
 
 
 def _escaped(text: str) -> str:
-    """Escape a text for Markdown, because it may quote exceptions that hold HTML and links."""
+    """Escape a text for Markdown: exceptions may contain HTML and links."""
     return _MARKDOWN.sub(lambda found: f"\\{found[0]}", " ".join(text.split()))
 
 
@@ -70,7 +70,7 @@ def _about(study: StudyRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """A period in which a trial trained or was paused, in seconds since 1970."""
+    """Period in which a trial trained or was paused, in seconds since 1970."""
 
     trial: int
     state: str
@@ -80,7 +80,7 @@ class Stretch:
 
 
 def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
-    """Return a trial's periods of training and pause, in order. The current period ends at `now`."""
+    """Return a trial's periods, in order. The current period ends at `now`."""
     found: list[Stretch] = []
     attempts = trial.attempts
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
@@ -105,7 +105,7 @@ def _end_of_pause(trial: TrialRecord, now: float) -> float:
 
 
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
-    """Draw when the latest trials trained or were paused, until `now` in seconds since 1970."""
+    """Draw when the latest trials trained or were paused, until `now`."""
     every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]
     drawn = [state for state in DRAWN_STATES if any(one.state == state for one in every)]
     height = 160 + 4 * min(len(trials), MOST_BARS)
@@ -134,7 +134,7 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
-    """Return Markdown with a trial's decisions and their reasons, the trial's state, and its confirmed values."""
+    """Return Markdown with a trial's decisions, state, and confirmed values."""
     lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
     lines += ["", _escaped(f"{trial.state}: {trial_reason(trial, study.name)}")]
     if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
@@ -148,7 +148,7 @@ def _line(one: DecisionRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A trial for Optuna Dashboard's note function. Optuna's own trial class would call the sampler."""
+    """Trial for Optuna Dashboard's note functions. Optuna's own trial class would call the sampler."""
 
     storage: Any
     study: optuna.Study

@@ -25,7 +25,7 @@ from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 
 def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Read numbers of ranks from a text such as 1,2,4, and return them in ascending order."""
+    """Read a text such as 1,2,4. Returns the numbers in ascending order."""
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise click.BadParameter(

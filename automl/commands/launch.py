@@ -102,8 +102,8 @@ def launch(
     """Search for good models, as described by a spec, by a data file (--task) or by your own code.
 
     SPEC is a YAML file, or a training function or task in your code: train.py:NAME or module:NAME. Launching an equal
-    spec again continues its study. With --server, the service queues the study and this command prints its progress;
-    Ctrl-C then ends only the command, not the study.
+    spec again continues its study. With --server, the service queues the study, and the command prints its progress:
+    Ctrl-C ends only the command.
     """
     talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
     talk.check()
@@ -128,7 +128,6 @@ def _launch_there(
     backend: ServiceBackend, spec: Path | None, overrides: tuple[str, ...], talk: Talk, *,
     dry_run: bool, detach: bool, code: str | None, priority: int,
 ) -> None:  # fmt: skip
-    """Queue a spec's study at a service, and print its progress."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
@@ -155,7 +154,7 @@ def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]
 ) -> tuple[Prepared, str]:
-    """Read the spec, or choose one for --task or for code. Returns the prepared study, and notes on the choices."""
+    """Return the study of the spec, of --task or of code, and notes on the chosen spec."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
         code = None if spec is None else code_of(spec)
@@ -180,7 +179,7 @@ def _prepared(
 
 
 def _refuse_data(spec: Path) -> None:
-    """Refuse a data file or folder in place of SPEC. The message names the command that trains on this data."""
+    """Refuse data in place of SPEC. The message names the command that trains on this data."""
     if spec.is_dir():
         kind, options = "a folder", f"vision --data {spec}"
     elif spec.name.lower().removesuffix(".gz").endswith((*TEXT, *PARQUET)) and spec.is_file():
@@ -191,14 +190,12 @@ def _refuse_data(spec: Path) -> None:
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:
-    """Refuse options that are allowed only with --task."""
     stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if stray:
         raise click.UsageError(f"{stray[0]} needs --task", click.get_current_context())
 
 
 def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:
-    """Choose a spec for the user's own code. Returns the prepared study, and notes on the choices."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
     prepared, picked = prepared_from_code(code, overrides, store)

@@ -32,8 +32,8 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    The limit holds for the sum over all studies. If a running study could exceed it, the study pauses its trials after
-    their current epoch, and continues with the dollars that are left.
+    The limit holds for the sum over all studies. A running study that could exceed it pauses its trials after their
+    current epoch, and continues with the dollars that are left.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))
@@ -56,7 +56,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with dollars spent and dollars reserved."""
+    """List limits, with spent and reserved dollars."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])

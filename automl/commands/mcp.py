@@ -38,7 +38,6 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
 def _backend(
     store: str | None, code: tuple[Path, ...], artifacts: str, price: float | None
 ) -> QueueBackend | ServiceBackend:
-    """Return the backend for the tools: the service that `--server` names, or the queue of the store."""
     if (client := connection(store)) is not None:
         return ServiceBackend(client)
     from automl.mcp_server.launched_studies import LaunchedStudies

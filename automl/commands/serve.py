@@ -95,7 +95,7 @@ def _policy(given: dict[str, Any]) -> Any:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """Read `[NAME=]FOLDER` and return name and path. Without NAME, the name is the folder's own name."""
+    """Read `[NAME=]FOLDER`. The default name is the folder's own."""
     name, equals, folder = text.partition("=")
     path = Path(folder if equals else text).absolute()
     if not path.is_dir():

@@ -64,7 +64,7 @@ MOST_SLOTS = 4096
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
     """Run studies over recorded learning curves in virtual time.
 
-    CURVES are files or folders of recorded curves. Only training is simulated; all else works as in a real study.
+    CURVES are files or folders of recorded curves. Only training is simulated; the rest is as in a real study.
     """
     document = run(Simulations(paths=curves, store=store, **options), say=lambda line: echo(line, err=as_json))
     if as_json:

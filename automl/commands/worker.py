@@ -56,6 +56,6 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
 
 
 def _gpus(count: int) -> tuple[str, ...]:
-    """Return the ids of the first `count` GPUs that this process sees, in the form of CUDA_VISIBLE_DEVICES."""
+    """Return the ids of the first `count` visible GPUs, in the form of CUDA_VISIBLE_DEVICES."""
     seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
     return tuple(seen[:count] or map(str, range(count)))
