@@ -36,9 +36,8 @@ def export(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Write a model of a study to a file or a folder.
 
-    package is a folder that predicts rows without the training code, torch-export a file FILE.pt2, onnx a file
-    FILE.onnx, mlflow a folder for MLflow, weights a file of weights and parameters, which only the training code can
-    load.
+    --format package writes a folder that predicts rows without the training code; torch-export and onnx write one file;
+    mlflow writes a folder for MLflow. weights writes a file that only the training code can load.
     """
     out, form = _target_of(out, docker, form)
     asked = {"model": model, "licence": licence, "ensemble": ensemble}
