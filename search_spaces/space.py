@@ -1,4 +1,4 @@
-"""The search space: a tree of parameters, in which a parameter exists only at some values of its parent."""
+"""The search space: a tree of parameters, each of which exists only at some values of its parent."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from search_spaces.parameters import (
 from search_spaces.relations import Relation
 
 CONSTRAINTS = "constraints"
-"""Key of the YAML form for relations between parameters; no parameter can have this name."""
+"""Key of the YAML form for relations; no parameter can have this name."""
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "float": ("low", "high", "log", "step", "prior"),
     "int": ("low", "high", "log", "step", "prior"),
@@ -53,15 +53,15 @@ class Space:
     _relations: tuple[Relation, ...]
 
     def __init__(self, parameters: Mapping[str, Parameter | Conditional], constraints: Sequence[str] = ()) -> None:
-        """Build the tree of parameters.
+        """Build the tree.
 
         Args:
-            parameters: Parameters by name. Values are chosen in this order among roots, and among siblings.
+            parameters: Parameters by name, in the order in which roots and siblings get their values.
             constraints: Relations that every configuration satisfies, such as `layers * width <= 4096`.
 
         Raises:
             SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`,
-                parents form a cycle, or a constraint is not a comparison of parameters.
+                parents form a cycle, or a constraint is not a comparison.
         """
         if not isinstance(parameters, Mapping):
             raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
@@ -103,10 +103,10 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> "Space":
-        """Read a space from YAML form, `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form.
+        """Read a space from YAML form `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form.
 
-        `(1e-4, 0.1, "log")`, `(16, 64)` and the texts "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends
-        are integers. Lists are choices, and a single value is a constant.
+        `(1e-4, 0.1, "log")`, `(16, 64)`, "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends are. Lists
+        are choices. A single value is a constant.
         """
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
@@ -116,13 +116,13 @@ class Space:
         return cls({name: _read_entry(name, entry) for name, entry in form.items() if name != CONSTRAINTS}, constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the YAML form, in the order of declaration. `Space.from_dict` restores an equal space from it."""
+        """Return the YAML form, from which `Space.from_dict` restores an equal space."""
         form: dict[str, Any] = {name: form_of(entry) for name, entry in self._entries}
         return form | ({CONSTRAINTS: list(self.constraints)} if self._relations else {})
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """Return the relations that every configuration satisfies, as they were written."""
+        """Return the relations as they were written."""
         return tuple(one.text for one in self._relations)
 
     def allows(self, params: Mapping[str, Value]) -> bool:
@@ -130,22 +130,22 @@ class Space:
         return all(relation.holds(params) for relation in self._relations)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all parameters, in the order of declaration."""
+        """Return all names, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        """Yield all parameters by name, each parent before its children, in the order of `walk`."""
+        """Yield all parameters by name, parents before children, in the order of `walk`."""
         return self._preorder()
 
     def parameter(self, name: str) -> Parameter:
-        """Return the parameter of this name. Raises SpaceError, with the most similar name, if there is none."""
+        """Return the parameter of this name. Raises SpaceError if there is none."""
         for own, entry in self._entries:
             if own == name:
                 return _parameter_of(entry)
         raise SpaceError(self._unknown(name), (name,))
 
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
-        """Choose a value for every active parameter: roots as declared, each followed by its active children."""
+        """Choose a value for every active parameter: each root, followed by its active children."""
         params: dict[str, Value] = {}
         entries = dict(self._entries)
         waiting = list(reversed(self._children.get(None, ())))
@@ -159,7 +159,7 @@ class Space:
         return params
 
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the names of the parameters that are active at these values, in the order of `walk`."""
+        """Return the active parameters at these values, in the order of `walk`."""
         active: dict[str, None] = {}
         for name, entry in self._preorder():
             if not isinstance(entry, Conditional) or (
@@ -169,7 +169,7 @@ class Space:
         return tuple(active)
 
     def check(self, params: Mapping[str, Any], *, with_constraints: bool = True) -> None:
-        """Check a full assignment. Raises SpaceError for an unknown, missing, inactive or out-of-range parameter."""
+        """Raise SpaceError for an unknown, missing, inactive or out-of-range parameter."""
         for name in params:
             if name not in self:
                 raise SpaceError(self._unknown(name), (str(name),))
@@ -188,7 +188,7 @@ class Space:
             self.check_constraints(params)
 
     def check_constraints(self, params: Mapping[str, Any]) -> None:
-        """Raise SpaceError, with the values and the constraint, if a configuration violates a constraint."""
+        """Raise SpaceError if a configuration violates a constraint."""
         for relation in self._relations:
             if not relation.holds(params):
                 given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))
@@ -207,7 +207,7 @@ class Space:
 
 
 def form_of(entry: Parameter | Conditional) -> dict[str, object]:
-    """Return the YAML form of one parameter, with its `when` if it has a parent."""
+    """Return the YAML form of one parameter."""
     form = _parameter_of(entry).to_dict()
     return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
 
@@ -244,7 +244,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
 
 
 def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
-    """Raise SpaceError, which names the cycle, if a parameter cannot be reached from a root."""
+    """Raise SpaceError if a parameter is part of a cycle of parents."""
     parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
     for start in parents:
         if start in reached:
@@ -283,7 +283,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
 
 
 def _read_short(form: object) -> Parameter | None:
-    """Read a range such as `(low, high, "log")` or a text, or a list of choices. Returns None for anything else."""
+    """Read a range or a list of choices. Returns None for other values."""
     if isinstance(form, str) and (match := _RANGE.fullmatch(form)):
         low, high = (json.loads(match[end]) for end in ("low", "high"))
         return _range(low, high, log=match["log"] is not None)
@@ -307,7 +307,7 @@ def _is_number(value: object) -> bool:
 
 
 def _read_constant(value: object) -> Categorical:
-    """Read a constant as a parameter with one choice. Refuses null, because an empty YAML key is probably a mistake."""
+    """Read a constant as a parameter with one choice. Refuses null: an empty YAML key is probably a mistake."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
         raise SpaceError(found(value, ALLOWED))
     return Categorical([cast("Value", value)])
