@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-WHOLE_NUMBERS = frozenset({"trial", "attempt"})  # columns of whole numbers that may be missing
-
-
 class DataFrameError(UserError, ValueError):
     """There is no such table, or pandas is not installed."""
 
@@ -73,7 +70,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
 def _type_of(name: str, column: list[object]) -> str | None:
     """Return pandas' nullable type for a column of integers or booleans with missing values, else None."""
     kinds = {type(value) for value in column if value is not None}
-    if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
+    if name in {"trial", "attempt"} or (kinds == {int} and None in column):  # a charge may have neither
         return "Int64"
     return "boolean" if kinds == {bool} and None in column else None
 

@@ -211,18 +211,13 @@ def _run() -> None:
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except StoppedError as error:
-        _print_error(_in_one_line(error))
-        sys.exit(INTERRUPTED)
-    except UserError as error:
-        _print_error(_in_one_line(error))
-        sys.exit(WRONG_INPUT)
     except Exception as error:  # noqa: BLE001 - its traceback is printed
-        if not isinstance(error, RunError | _database_error()):
+        if isinstance(error, UserError | RunError | _database_error()):
+            _print_error(_in_one_line(error))
+        else:
             echo(traceback.format_exc(), err=True, nl=False)
-            sys.exit(FAILED)
-        _print_error(_in_one_line(error))
-        sys.exit(FAILED)
+        is_input = isinstance(error, UserError)
+        sys.exit(WRONG_INPUT if is_input else INTERRUPTED if isinstance(error, StoppedError) else FAILED)
 
 
 class _EscapingFormatter(logging.Formatter):

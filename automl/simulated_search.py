@@ -90,37 +90,26 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     studies = []
     for table in tables:
         for seed in seeds:
-            row = _row(table, _one(wanted, table, objectives, constraints, seed, store))
-            studies.append(row)
+            study = simulate(
+                table,
+                objectives=objectives,
+                slots=wanted.slots,
+                budget_full_trials=wanted.budget_full_trials,
+                seed=seed,
+                sampler=wanted.sampler,
+                pruner=_pruner(wanted.pruner),
+                usd_per_slot_hour=wanted.price,
+                start_epochs=wanted.start_epochs,
+                fault_rate=wanted.faults,
+                constraints=constraints,
+                store=store,
+                study=_name(wanted, table, seed),
+            )
+            studies.append(row := _row(table, study))
             say(_line(row))
     document: object = analysis.jsonable({"studies": studies, "notes": notes})
     assert isinstance(document, dict)  # noqa: S101 - it was a dict before its conversion
     return document
-
-
-def _one(  # noqa: PLR0917
-    wanted: Simulations,
-    table: CurveTable,
-    objectives: Sequence[Objective],
-    constraints: Sequence[Constraint],
-    seed: int,
-    store: Store | None,
-) -> SimulatedStudy:
-    return simulate(
-        table,
-        objectives=objectives,
-        slots=wanted.slots,
-        budget_full_trials=wanted.budget_full_trials,
-        seed=seed,
-        sampler=wanted.sampler,
-        pruner=_pruner(wanted.pruner),
-        usd_per_slot_hour=wanted.price,
-        start_epochs=wanted.start_epochs,
-        fault_rate=wanted.faults,
-        constraints=constraints,
-        store=store,
-        study=_name(wanted, table, seed),
-    )
 
 
 def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:

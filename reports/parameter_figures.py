@@ -43,7 +43,7 @@ def parameter_names(study: StudyRecord) -> list[str]:
 
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
     """Plot an objective against a parameter. Pruned trials are faint."""
-    trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)
+    trained = sampled(_measured(study, objective), MOST_DOTS)
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return _panel(study, name, objective, trained, y_axis)
 
@@ -306,11 +306,7 @@ def _axis_of(study: StudyRecord, name: str, values: Sequence[float]) -> dict[str
 
 
 def _measured(study: StudyRecord, objective: Objective) -> list[TrialRecord]:
-    return [
-        trial
-        for trial in study.started
-        if trial.epochs and math.isfinite(trial.epochs[-1].metrics.get(objective.metric, math.nan))
-    ]
+    return [trial for trial in study.started if math.isfinite(_value(trial, objective))]
 
 
 def _dot_text(trial: TrialRecord, objective: Objective, names: Sequence[str]) -> str:
@@ -353,11 +349,6 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
     x_axis = axis("effective batch (samples of a step)", log=True, **log_ticks(batches))
     y_axis = axis("learning rate", log=True, **log_ticks(rates))
     return figure(data, height=400, xaxis=x_axis, yaxis=y_axis)
-
-
-def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether a trial is in `with_learning_rate`."""
-    return trial.number in with_learning_rate(study)
 
 
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:

@@ -77,7 +77,7 @@ class Space:
                 _check_parent(name, entry, parameters)
         object.__setattr__(self, "_entries", tuple(parameters.items()))
         object.__setattr__(self, "_children", MappingProxyType(children))
-        _check_no_circle(parameters, {name for name, _ in self._preorder()})
+        _check_no_circle(parameters, {name for name, _ in self.entries()})
         relations, known = [], {name: _choices_as_texts(one) for name, one in parameters.items()} if constraints else {}
         for index, text in enumerate(constraints):
             try:
@@ -135,7 +135,12 @@ class Space:
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
         """Yield all parameters by name, parents before children, in the order of `walk`."""
-        return self._preorder()
+        entries = dict(self._entries)
+        waiting = list(reversed(self._children.get(None, ())))
+        while waiting:
+            name = waiting.pop()
+            yield name, entries[name]
+            waiting.extend(reversed(self._children.get(name, ())))
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of this name. Raises SpaceError if there is none."""
@@ -161,7 +166,7 @@ class Space:
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
         """Return the active parameters at these values, in the order of `walk`."""
         active: dict[str, None] = {}
-        for name, entry in self._preorder():
+        for name, entry in self.entries():
             if not isinstance(entry, Conditional) or (
                 entry.parent in active and entry.parent in params and entry.holds(params[entry.parent])
             ):
@@ -174,7 +179,7 @@ class Space:
             if name not in self:
                 raise SpaceError(self._unknown(name), (str(name),))
         active = set(self.active(params))
-        for name, entry in self._preorder():
+        for name, entry in self.entries():
             parameter = _parameter_of(entry)
             if name in active and name not in params:
                 raise SpaceError(f"found no value, allowed: {parameter.allowed()}", (name,))
@@ -193,14 +198,6 @@ class Space:
             if not relation.holds(params):
                 given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))
                 raise SpaceError(f"found {given}, allowed: configurations with {relation.text}", (CONSTRAINTS,))
-
-    def _preorder(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        entries = dict(self._entries)
-        waiting = list(reversed(self._children.get(None, ())))
-        while waiting:
-            name = waiting.pop()
-            yield name, entries[name]
-            waiting.extend(reversed(self._children.get(name, ())))
 
     def _unknown(self, name: object) -> str:
         return found(name, f"the parameters {listed(self.names())}", nearest(name, self.names()))

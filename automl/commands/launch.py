@@ -168,9 +168,8 @@ def _prepared(
         new = with_options_of_new_studies(parsed)
         return prepare(new, source=str(spec), base_folder=folder), ""
     if spec is not None:
-        raise click.UsageError(
-            f"SPEC {spec} and --task exclude each other. Name one of them", click.get_current_context()
-        )
+        problem = f"SPEC {spec} and --task exclude each other. Name one of them"
+        raise click.UsageError(problem, click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
     if save_spec is not None:

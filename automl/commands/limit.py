@@ -1,20 +1,17 @@
 """`automl limit`."""
 
-from pathlib import Path
 from typing import Literal
 
 import click
 
 from automl.service.team_studies import plain_account
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import MOST_USD, NANO
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 kind_argument = click.argument("kind", type=click.Choice(["user", "project"]))
 
@@ -67,4 +64,4 @@ def list_limits(store: str | None, as_json: bool) -> None:
 
 def _queue(given: str | None) -> JobQueue:
     with private_files():
-        return JobQueue(Store(absolute_url(store_url(given), Path.cwd())))
+        return JobQueue(open_or_create(given))

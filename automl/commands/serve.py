@@ -10,13 +10,11 @@ from urllib.parse import urlsplit
 import click
 
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
 from search_spaces.messages import UserError, install_command
 from studies.records.records import MOST_PRICE
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 DEFAULT_PORT = 8765
 
@@ -65,7 +63,7 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
     except ImportError as error:
         raise UserError(f"serve needs the package {error.name}. Install it: {install_command('serve')}") from None
     worker_slots, is_open = given.pop("worker_slots"), given.pop("is_open")
-    context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
+    context = ServiceContext(store=open_or_create(store), policy=_policy(given))
     if token_file is not None:
         take_token(context, token_file)
     listening = Listening(host=host, port=port, is_open=is_open, worker_slots=worker_slots)

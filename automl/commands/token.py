@@ -2,17 +2,15 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing import access_tokens
-from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 
 days_option = click.option("--days", type=Number(0, min_open=True), help="Days until expiry; unlimited by default.")
@@ -104,4 +102,4 @@ def _day(moment: float) -> str:
 
 def _store(given: str | None) -> Store:
     with private_files():  # it has digests of tokens
-        return Store(absolute_url(store_url(given), Path.cwd()))
+        return open_or_create(given)

@@ -53,7 +53,7 @@ def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
     with _blamed(prepared, ("store",)):
         if not exists(prepared.spec.store):
             return None
-        with _opened(prepared.spec.store) as store:
+        with closing(Store(prepared.spec.store)) as store:
             row = store.study_row(prepared.spec.study)
     return None if row is None else tuple(EarlierStudy.from_plain(one) for one in row.earlier_studies or ())
 
@@ -78,15 +78,6 @@ def _blamed(prepared: Prepared, path: tuple[str | int, ...]) -> Iterator[None]:
         raise SpecError(prepared.source, path, str(error)) from None
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[Store]:
-    store = Store(url)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
 class _UnfitError(Exception):
     """An earlier study cannot provide trials for the new study."""
 
@@ -99,7 +90,7 @@ def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[Earl
         if url != spec.store and not is_current(url):
             allowed = f"a store of this version. To migrate it, run `automl list --store {redact(url)}`"
             raise _UnfitError(found(name, allowed))
-        with _opened(url) as store:
+        with closing(Store(url)) as store:
             known = store.study_names()
             if study in known:
                 record = load_study(store, study)

@@ -315,8 +315,7 @@ def _made(uri: str, study: str) -> str:
 
 
 PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")  # prefixes of variables that are always passed on
-OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
-"""Variables that are valid on one machine only."""
+OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV")  # valid on one machine only
 ROLES_OF_THE_NODE = "AWS_CONTAINER_"  # prefix of variables that give a container its role; useless on another machine
 
 
@@ -327,9 +326,6 @@ def handed_over(
     return {
         name: value
         for name, value in environment.items()
-        if name in names or (name.startswith(PREFIXES + prefixes) and not _is_of_the_node(name))
+        if name in names
+        or (name.startswith(PREFIXES + prefixes) and name not in OF_THE_NODE and not name.startswith(ROLES_OF_THE_NODE))
     }
-
-
-def _is_of_the_node(name: str) -> bool:
-    return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)

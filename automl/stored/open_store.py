@@ -40,6 +40,11 @@ def open_store(given: str | None) -> Store:
     return store
 
 
+def open_or_create(given: str | None) -> Store:
+    """Open the store at `store_url(given)`, or create it."""
+    return Store(absolute_url(store_url(given), Path.cwd()))
+
+
 def damage_in_stores(context: click.Context) -> str:
     """Describe damage in the stores that a command has opened, else return ""."""
     for store in context.meta.get(STORES, ()):

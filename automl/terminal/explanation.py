@@ -8,7 +8,7 @@ from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.answers_on_page import answer_lines
-from reports.parameter_figures import has_learning_rate
+from reports.parameter_figures import with_learning_rate
 from reports.phrases import interval, metric, plural, trial_reason, usd
 from studies.records.records import (
     INTERVAL,
@@ -93,7 +93,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         kept = f"feasible: {values_text(constraints.bounded(record, trial))}"
         violated = constraints.violations(record, trial)
         say(f"  {f'infeasible: {violated}' if violated else kept}")
-    has_rate = has_learning_rate(record, trial)
+    has_rate = trial.number in with_learning_rate(record)
     for attempt in trial.attempts:
         start = (
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"

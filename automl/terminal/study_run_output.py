@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -170,7 +170,7 @@ class _Handler(logging.Handler):
             return
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
-            with self.lock or _nothing(), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with self.lock or nullcontext(), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{now}  {escaped(line)}\n")
         except OSError as error:
             self._is_open = False
@@ -180,11 +180,6 @@ class _Handler(logging.Handler):
         self.write(f"{record.levelname.lower()}: {self.format(record)}")
         if logging.lastResort is not None and not logging.getLogger().handlers:
             logging.lastResort.handle(record)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 LOOK_SECONDS = 0.5  # least seconds between scans of all trials

@@ -127,11 +127,7 @@ def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], d
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
-        raise SpecError(
-            task,
-            (),
-            "only a study can run a shell command. Name a task or a training function",
-        )
+        raise SpecError(task, (), "only a study can run a shell command. Name a task or a training function")
     check_params(params, None if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
