@@ -14,7 +14,7 @@ from reports.figures import as_plotly, trade_off
 from reports.phrases import plural, trial_reason, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
-from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis
 
 MOST_BARS = 200  # most trials in the timeline, the latest. More bars would be too thin to distinguish.
@@ -88,7 +88,8 @@ def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
         name = f"trial {trial.number}"
         found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
         if attempt.outcome in {"paused", "cut"}:  # a trial cut before its first step is paused again
-            until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
+            ended = following.started_at if following else trial.ended_at
+            until = now if ended is None else ended.timestamp()
             before = len(trial.epochs) if following is None else following.start_epoch
             made = [one for one in trial.decisions if one.action == "pause" and one.epoch <= before]
             said = f" at epoch {made[-1].epoch}: {made[-1].reason}" if made else ""
@@ -98,10 +99,6 @@ def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
 
 def _stretch(trial: TrialRecord, state: str, begin: float, end: float, text: str) -> Stretch:
     return Stretch(trial=trial.number or 0, state=state, begin=begin, end=max(begin, end), text=wrapped(text))
-
-
-def _end_of_pause(trial: TrialRecord, now: float) -> float:
-    return now if trial.ended_at is None else trial.ended_at.timestamp()
 
 
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
@@ -135,15 +132,12 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
     """Return Markdown with a trial's decisions, state, and confirmed values."""
-    lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
+    told = [_escaped(f"epoch {one.epoch}: {one.action}: {one.reason}") for one in trial.decisions]
+    lines = [HEADING, "", *(f"* {one}" for one in told)]
     lines += ["", _escaped(f"{trial.state}: {trial_reason(trial, study.name)}")]
-    if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
-        lines += ["", _escaped(f"confirmed {study.objectives[0].metric}: {told}")]
+    if trial.number is not None and (confirmed := confirmed_on_part(study, trial.number)):
+        lines += ["", _escaped(f"confirmed {study.objectives[0].metric}: {confirmed}")]
     return "\n".join(lines)
-
-
-def _line(one: DecisionRecord) -> str:
-    return f"* {_escaped(f'epoch {one.epoch}: {one.action}: {one.reason}')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,10 @@ _DASHES = ("dot", "dash", "dashdot")
 
 def baseline_lines(study: StudyRecord) -> list[str]:
     """Return a line for each baseline, such as `always the mean: val_mse 2.1`."""
-    return [f"{_called(one)}: {_told(one)}" for one in baselines(study)]
+    return [
+        f"{_called(one)}: {', '.join(f'{name} {metric(name, value)}' for name, value in one.values.items())}"
+        for one in baselines(study)
+    ]
 
 
 def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
@@ -156,10 +159,6 @@ def _called(one: Baseline) -> str:
     told = [one.model, "" if one.is_finished else "unfinished", f"breaks {one.broken}" if one.broken else ""]
     told = [part for part in told if part]
     return f"{one.name} ({', '.join(told)})" if told else one.name
-
-
-def _told(one: Baseline) -> str:
-    return ", ".join(f"{name} {metric(name, value)}" for name, value in one.values.items())
 
 
 def _line(name: str, at: float, place: int, of: str, suffix: str) -> dict[str, object]:

@@ -196,16 +196,17 @@ class Checked:
 
 def checked(study: StudyRecord) -> list[Checked]:
     """Return forecasts that were measured later, the last for each epoch, without certain values."""
-    return [one for trial in study.started for made in _latest_of_each_epoch(trial) for one in _checked(trial, made)]
+    return [
+        one
+        for trial in study.started
+        for made in {made.epoch: made for made in trial.decisions if made.forecasts}.values()
+        for one in _checked(trial, made)
+    ]
 
 
 def share_inside(checks: Sequence[Checked], probability: float) -> float:
     """Return the share of measurements inside their central interval. `checks` must not be empty."""
     return sum(one.is_inside(probability) for one in checks) / len(checks)
-
-
-def _latest_of_each_epoch(trial: TrialRecord) -> Iterable[DecisionRecord]:
-    return {made.epoch: made for made in trial.decisions if made.forecasts}.values()
 
 
 def _checked(trial: TrialRecord, made: DecisionRecord) -> Iterator[Checked]:
@@ -324,7 +325,8 @@ def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | No
     stopped = [trial for trial in study.started if _was_stopped(trial, planned)]
     if not stopped:
         return None
-    by_chance = [(trial, first) for trial in study.started if (first := _first_by_chance(trial)) is not None]
+    chances = [(trial, list(filter(is_by_chance, trial.decisions))) for trial in study.started]
+    by_chance = [(trial, decisions[0]) for trial, decisions in chances if decisions]
     latest = {point.trial: point.epoch for point in sorted(archive, key=lambda one: one.epoch)}
     return Savings(
         stopped=len(stopped),
@@ -357,17 +359,10 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
 
 
 def _was_stopped(trial: TrialRecord, planned: int) -> bool:
-    is_over = trial.state in ("pruned", "paused")
-    return is_over and bool(trial.epochs) and trial.epochs[-1].epoch < planned and _was_decided(trial)
-
-
-def _was_decided(trial: TrialRecord) -> bool:
-    """Return whether a decision ended the trial at its last epoch."""
+    """Return whether a decision ended the trial at its last epoch, before the planned end."""
+    if trial.state not in ("pruned", "paused") or not trial.epochs or trial.epochs[-1].epoch >= planned:
+        return False
     return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
-
-
-def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
-    return next((one for one in trial.decisions if is_by_chance(one)), None)
 
 
 def is_by_chance(decision: DecisionRecord) -> bool:

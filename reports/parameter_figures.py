@@ -201,7 +201,8 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
     scales.append(_Scale(study, objective.metric, values, is_metric=True))
     data = [_band(ranked, place, scales, objective) for place in reversed(range(len(BANDS)))]  # the best lie on top
     margin = {"l": 60, "r": 30, "t": 12, "b": 8}  # slanted names reach beyond the first axis
-    axes = {"xaxis": _names_axis(scales), "yaxis": _no_axis()}
+    no_axis = axis("", range=[-0.1, 1.1], showticklabels=False, showgrid=False, zeroline=False)
+    axes = {"xaxis": _names_axis(scales), "yaxis": no_axis}
     return figure(data, height=420, margin=margin, annotations=_ends(scales), **axes)
 
 
@@ -286,10 +287,6 @@ def _names_axis(scales: Sequence[_Scale]) -> dict[str, object]:
     names = [escape(cut(scale.name, 16)) for scale in scales]
     ends = [-0.3, len(scales) - 0.7]
     return axis("", tickvals=list(range(len(scales))), ticktext=names, range=ends, zeroline=False, tickangle=-30)
-
-
-def _no_axis() -> dict[str, object]:
-    return axis("", range=[-0.1, 1.1], showticklabels=False, showgrid=False, zeroline=False)
 
 
 def _ends(scales: Sequence[_Scale]) -> list[dict[str, object]]:

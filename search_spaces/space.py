@@ -78,7 +78,9 @@ class Space:
         object.__setattr__(self, "_entries", tuple(parameters.items()))
         object.__setattr__(self, "_children", MappingProxyType(children))
         _check_no_circle(parameters, {name for name, _ in self.entries()})
-        relations, known = [], {name: _choices_as_texts(one) for name, one in parameters.items()} if constraints else {}
+        relations, known = [], {}
+        for name, entry in parameters.items() if constraints else ():
+            known[name] = dict.fromkeys(map(str, getattr(_parameter_of(entry), "choices", ())))
         for index, text in enumerate(constraints):
             try:
                 relations.append(Relation.of(text, known))
@@ -211,10 +213,6 @@ def form_of(entry: Parameter | Conditional) -> dict[str, object]:
 
 def _parameter_of(entry: Parameter | Conditional) -> Parameter:
     return entry.parameter if isinstance(entry, Conditional) else entry
-
-
-def _choices_as_texts(entry: Parameter | Conditional) -> dict[str, None]:
-    return dict.fromkeys(map(str, getattr(_parameter_of(entry), "choices", ())))
 
 
 def _checked_name(name: object) -> str:

@@ -109,12 +109,10 @@ def are_compatible(one: Domain, other: Domain) -> bool:
     if isinstance(one, Constant) or isinstance(other, Constant):
         return True
     if isinstance(one, Categorical) or isinstance(other, Categorical):
-        return isinstance(one, Categorical) and isinstance(other, Categorical) and _has_choices_of(one, other)
+        if not (isinstance(one, Categorical) and isinstance(other, Categorical)):
+            return False
+        return len(one.choices) == len(other.choices) and all(map(same, one.choices, other.choices))
     return type(one) is type(other) and one.log == other.log
-
-
-def _has_choices_of(one: Categorical, other: Categorical) -> bool:
-    return len(one.choices) == len(other.choices) and all(map(same, one.choices, other.choices))
 
 
 def in_words(domain: Domain) -> str:
@@ -131,11 +129,10 @@ def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
 def asked_from_plain(form: object) -> dict[str, Asked]:
     """Restore values and domains from `as_plain`; empty for other forms."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
-    return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}
-
-
-def _domain(form: object) -> Domain:
-    return _parsed(json.dumps(form, sort_keys=True))
+    return {
+        name: Asked(cast("Value", one["value"]), _parsed(json.dumps(one["domain"], sort_keys=True)))
+        for name, one in entries.items()
+    }
 
 
 @functools.lru_cache(maxsize=1024)  # most trials of a study have the same few domains

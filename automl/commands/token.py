@@ -58,7 +58,8 @@ def list_tokens(store: str | None, as_json: bool) -> None:
         print_json([asdict(line) for line in lines])
         return
     for line in lines:
-        ends = "for ever" if line.expires_at is None else f"until {_day(line.expires_at)}"
+        moment = None if line.expires_at is None else datetime.fromtimestamp(line.expires_at, UTC)
+        ends = "for ever" if moment is None else f"until {moment:%Y-%m-%d %H:%M} UTC"
         state = ends if line.is_valid else ("revoked" if line.revoked_at is not None else "expired")
         echo(f"{line.id:>4}  {line.name}: {line.user}, {line.project}, {line.role}, {state}")
 
@@ -94,10 +95,6 @@ def _show(made: str, line: access_tokens.TokenLine, *, as_json: bool) -> None:
         return
     echo(f"token {line.id} of {line.user} ({line.project}, {line.role}), which cannot be shown again:", err=True)
     echo(made)
-
-
-def _day(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _store(given: str | None) -> Store:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from automl.launching.prepared_study import Prepared
 from reports.phrases import duration, mapping, plural, usd
-from studies.records.records import OF_SAVED_MODELS, StudyRecord, TrialRecord
+from studies.records.records import OF_SAVED_MODELS, StudyRecord
 from studies.spec.study_spec import spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
@@ -149,19 +149,16 @@ def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
     epochs = training.get("epochs") if isinstance(training, Mapping) else None
     if not measured or not isinstance(epochs, int):
         return None
+    slot_seconds = [one.world_size * sum(e.wall_seconds for e in one.epochs) / len(one.epochs) for one in measured]
     charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind not in OF_SAVED_MODELS)
     return EarlierCost(
         study=record.name,
         trials=len(measured),
-        slot_seconds_per_epoch=median(map(_slot_seconds_per_epoch, measured)),
+        slot_seconds_per_epoch=median(slot_seconds),
         slot_seconds_per_trial=charged / len(record.started),
         epochs=epochs,
         other_slots=other_slots,
     )
-
-
-def _slot_seconds_per_epoch(trial: TrialRecord) -> float:
-    return trial.world_size * sum(epoch.wall_seconds for epoch in trial.epochs) / len(trial.epochs)
 
 
 def warm_up_seconds(record: StudyRecord) -> float:

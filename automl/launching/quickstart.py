@@ -81,7 +81,7 @@ def quickstart(
     options = options if isinstance(options, dict) else {}
     mapping["task_options"] = absolute_task_options(task, options, Path.cwd(), source=source)
     loaded = _load(task, mapping["task_options"], source)
-    samples = _samples(loaded)
+    samples = int(getattr(loaded, "training_samples", 0))  # 0 if only code with torch can count them
     mapping = {"study": _study_name(given.get("data"), task), **mapping, **_picked(loaded, task, samples, mapping)}
     changed = apply_overrides(mapping, changes)
     changed["task_options"] = mapping["task_options"]
@@ -157,11 +157,6 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
         return load_task(task, options)
     except TaskError as error:
         raise SpecError(source, (), " ".join(str(error).split())) from None
-
-
-def _samples(task: Task) -> int:
-    """Return the number of training samples, or 0 if only code with torch can count them."""
-    return int(getattr(task, "training_samples", 0))
 
 
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
