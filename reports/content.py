@@ -187,19 +187,15 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     kept = "worth keeping" if takeable(study) else "worth keeping, none of which was kept"
     found = f"{plural(len(archive), 'model')} {kept}, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
-    return f"The search {verb} {found}, for {money}. {ending(study)}{last_quarter_line(study)}"
+    words = last_quarter_in_words(study)
+    gain = f" The last quarter of the money {words}." if words else ""
+    return f"The search {verb} {found}, for {money}. {ending(study)}{gain}"
 
 
 def ending(study: StudyRecord) -> str:
     """Describe a study's state, its reason and its error."""
     error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error and study.state != "running" else ""
     return f"{study_sentence(study, 'It')}.{error}"
-
-
-def last_quarter_line(study: StudyRecord) -> str:
-    """Describe the gain of the last quarter of the search's money; empty if unknown."""
-    words = last_quarter_in_words(study)
-    return f" The last quarter of the money {words}." if words else ""
 
 
 def earlier_line(study: StudyRecord) -> str:

@@ -122,11 +122,6 @@ def root_of(name: str, value: float) -> float | None:
     return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
 
 
-def milliseconds(value: float) -> str:
-    """Format milliseconds with three significant digits."""
-    return f"{number(value, 3)} ms"
-
-
 def is_share(name: str, value: float) -> bool:
     """Return whether a metric is a fraction, by its name and value."""
     return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
@@ -165,7 +160,7 @@ def size_in_bytes(value: float) -> str:
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "_usd": usd,
     "_seconds": duration,
-    "_ms": milliseconds,
+    "_ms": lambda value: f"{number(value, 3)} ms",
     "_bytes": size_in_bytes,
     "model_parameters": count,
 }

@@ -32,14 +32,9 @@ from search_spaces.messages import UserError
 @store_option
 @json_option
 def confirm(  # noqa: PLR0917 - click passes each option by name
-    study: str,
-    points: tuple[str, ...],
-    seeds: int,
-    keep_models: bool,
-    usd: float | None,
-    store: str | None,
+    study: str, points: tuple[str, ...], seeds: int, keep_models: bool, usd: float | None, store: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Train models again with new seeds and measure them on test data.
 
     A model is TRIAL@EPOCH, or TRIAL for the trial's last kept model. By default, trains the recommended model, its

@@ -65,12 +65,9 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 )  # fmt: skip
 @set_option
 @click.option(
-    "--from-study",
-    "from_studies",
-    metavar="NAME_OR_URL",
-    multiple=True,
+    "--from-study", "from_studies", metavar="NAME_OR_URL", multiple=True,
     help="Earlier study to learn from: NAME in this store, or URL#NAME in another; repeatable.",
-)
+)  # fmt: skip
 @store_option
 @code_option
 @priority_at_service_option
@@ -84,21 +81,10 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @verbose_option
 @log_file_option
 def launch(
-    spec: Path | None,
-    overrides: tuple[str, ...],
-    from_studies: tuple[str, ...],
-    *,
-    store: str | None,
-    code: str | None,
-    priority: int,
-    detach: bool,
-    as_json: bool,
-    dry_run: bool,
-    quiet: bool,
-    verbose: bool,
-    log_file: Path | None,
-    **quick: Any,
-) -> None:
+    spec: Path | None, overrides: tuple[str, ...], from_studies: tuple[str, ...], *, store: str | None,
+    code: str | None, priority: int, detach: bool, as_json: bool, dry_run: bool, quiet: bool, verbose: bool,
+    log_file: Path | None, **quick: Any,
+) -> None:  # fmt: skip
     """Search for good models, as described by a spec, by a data file (--task) or by your own code.
 
     SPEC is a YAML file, or a training function or task in your code: train.py:NAME or module:NAME. Launching an equal

@@ -21,16 +21,9 @@ from automl.terminal.output import counted, print_json
 @click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name
-    model: str,
-    data: Path,
-    out: Path | None,
-    column: str | None,
-    id_column: str | None,
-    device: str,
-    trust: bool,
-    mlflow: str | None,
-    as_json: bool,
-) -> None:
+    model: str, data: Path, out: Path | None, column: str | None, id_column: str | None, device: str, trust: bool,
+    mlflow: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Predict each row of DATA with an exported model.
 
     The model is a folder, a .pt2 or .onnx file, or in MLflow's registry models:/NAME@champion or models:/NAME/VERSION.

@@ -31,12 +31,9 @@ DEFAULT_PORT = 8765
 @click.option("--package", "packages", metavar="NAME", multiple=True, help="Package with tasks that studies may run.")
 @click.option("--allow-commands", is_flag=True, help="Allow studies to run any command on the workers.")
 @click.option(
-    "--advisor",
-    "advisors",
-    metavar="COMMAND",
-    multiple=True,
+    "--advisor", "advisors", metavar="COMMAND", multiple=True,
     help="Whole command of a program that specs may name as advisor.",
-)
+)  # fmt: skip
 @click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
 @click.option("--uploads", type=folder_type, help="Folder for uploaded data. Without it, users cannot upload.")
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")

@@ -35,15 +35,9 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 def submit(
-    spec: Path,
-    priority: int,
-    overrides: tuple[str, ...],
-    store: str | None,
-    *,
-    code: str | None,
-    as_json: bool,
+    spec: Path, priority: int, overrides: tuple[str, ...], store: str | None, *, code: str | None, as_json: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Add a study to the queue of a service, a store or SLURM.
 
     `automl worker` runs queued studies, and `automl queue` lists them. --slurm writes the script of `automl

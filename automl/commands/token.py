@@ -30,15 +30,9 @@ def token() -> None:
 @store_option
 @json_option
 def add(
-    name: str,
-    *,
-    user: str,
-    project: str,
-    role: access_tokens.Role,
-    days: float | None,
-    store: str | None,
+    name: str, *, user: str, project: str, role: access_tokens.Role, days: float | None, store: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Create an access token and print it. It cannot be printed again.
 
     A viewer reads the studies of a project. A member also submits and stops studies. An admin may do everything in all

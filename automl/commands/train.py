@@ -98,21 +98,10 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @quiet_option
 @click.pass_context
 def train(
-    context: click.Context,
-    /,
-    task: str,
-    given: tuple[str, ...],
-    *,
-    task_options: tuple[str, ...],
-    world_size: int,
-    store: str | None,
-    profile: bool,
-    trace: str,
-    tensorboard: str | None,
-    rank_logs: str | None,
-    as_json: bool,
+    context: click.Context, /, task: str, given: tuple[str, ...], *, task_options: tuple[str, ...], world_size: int,
+    store: str | None, profile: bool, trace: str, tensorboard: str | None, rank_logs: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train TASK once with DDP, without a search.
 
     TASK names a task, a training function, or a spec, whose first trial is trained. The store keeps the training as a

@@ -25,18 +25,12 @@ from trainers.tasks.shared.split_task import RareClass
 HOURS, USD = 0.25, 2.0
 """Budget of a study without a spec. A limit on trials would end a search of short trials early."""
 
+_FILES: Mapping[str, str] = {"data": "train", "test_data": "test", "validation_data": "validation"}
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
-    "text": {
-        "data": "train",
-        "test_data": "test",
-        "validation_data": "validation",
-        "text": "text",
-        "label": "label",
-        "checkpoint": "checkpoint",
-    },
-    "vision": {"data": "train", "test_data": "test", "validation_data": "validation"},
-    "language_model": {"data": "train", "test_data": "test", "validation_data": "validation"},
+    "tabular": {**_FILES, "target": "target"},
+    "text": {**_FILES, "text": "text", "label": "label", "checkpoint": "checkpoint"},
+    "vision": _FILES,
+    "language_model": _FILES,
 }
 """Task options by command-line option."""
 

@@ -61,7 +61,9 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
     record = load_study(store, name)
     check_not_shared(checkpoints_folder(row), store, row.id)
     kept = _kept(record, keep or (ARCHIVE,)) | checkpoints_of_others(store, row.id)
-    freed = _weighed(_freed(record, kept))
+    unneeded = _freed(record, kept)
+    sizes = sizes_of(one.path for one in unneeded)
+    freed = [replace(one, bytes=sizes.get(one.path, 0)) for one in unneeded]
     changes = _changes(record, {one.path for one in freed})
     if delete:
         with undriven(store, row) as lease:
@@ -147,11 +149,6 @@ def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
     """Return the trials that no larger budget can reopen."""
     ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
     return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
-
-
-def _weighed(freed: list[Freed]) -> list[Freed]:
-    sizes = sizes_of(one.path for one in freed)
-    return [replace(one, bytes=sizes.get(one.path, 0)) for one in freed]
 
 
 def _is_there(path: str) -> bool:

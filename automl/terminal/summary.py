@@ -265,14 +265,7 @@ def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
                 f"{row['trial']}@{row['epoch']}" if number == 0 else "",
                 name,
                 value_in_words(name, saw),
-                _cell(name, row["validation"].get(name)),
-                _cell(name, row["test"].get(name)),
+                *(confirmed_value({"metrics": row[part]}, name) for part in ("validation", "test")),
             )
             made.add_row(*map(Text, cells))
     return made
-
-
-def _cell(name: str, spread: Mapping[str, Any] | None) -> str:
-    if spread is None:
-        return ""
-    return confirmed_value({"metrics": {name: spread}}, name)
