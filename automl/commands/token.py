@@ -25,7 +25,9 @@ def token() -> None:
 @click.argument("name")
 @click.option("--user", required=True, help="Name of the user who will use the token.")
 @click.option("--project", required=True, help="Name of the project that the user belongs to.")
-@click.option("--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True)
+@click.option(
+    "--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True, help="Rights of the token."
+)
 @days_option
 @store_option
 @json_option

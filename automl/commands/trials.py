@@ -21,7 +21,7 @@ from studies.storage.schema.engine import StoreError
 @study_argument
 @store_option
 @json_option
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", help="Output format.")
 @click.option(
     "--sort", metavar="COLUMN[:desc]",
     help="Column of the CSV to sort by, such as val_error; val_error:desc puts the largest value first.",

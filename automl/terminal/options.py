@@ -133,8 +133,11 @@ task_option_option = click.option(
     "--option", "task_options", metavar="NAME=VALUE", multiple=True,
     help="Argument of the task's constructor (task_options in a spec); repeatable.",
 )  # fmt: skip
-seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+device_option = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Kind of device; auto takes GPUs if there are any.",
+)  # fmt: skip
 backend_option = click.option(
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True,
     help="Library through which the ranks communicate; auto is nccl if each rank has a GPU, else gloo.",
