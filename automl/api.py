@@ -117,7 +117,7 @@ class Study:
         """Return the saved model that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Objective; by default the first that is no cost of training.
+            metric: Objective; by default the first that is not a training cost.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
@@ -225,8 +225,7 @@ def search(
 ) -> Study:
     """Search the hyperparameters of a training function until the budget is spent, or continue an earlier search.
 
-    A function from a notebook or from the running script is saved with everything that it refers to, in the folder
-    `automl_functions` of the working folder.
+    A function from a notebook or the running script is saved with everything that it refers to, in `automl_functions/`.
 
     Args:
         train: Training function (docs/training-function.md), Optuna objective, or trainable of Ray Tune. Partials,

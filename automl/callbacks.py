@@ -10,8 +10,8 @@
     model = keras.models.load_model(callback.resume_from) if callback.resume_from else ...
     model.fit(..., callbacks=[callback], initial_epoch=callback.done)
 
-Outside a trial the callbacks do nothing. Early stopping counts its patience anew after a resume. Training functions
-use `automl.libraries` instead.
+Outside a trial the callbacks do nothing. After a resume, early stopping's patience starts again. Training functions use
+`automl.libraries` instead.
 """
 
 import importlib

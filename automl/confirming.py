@@ -133,8 +133,8 @@ def confirm(
         most_nano_usd: Returns the cost limit in nano-dollars. Called after charges of dead controllers are settled.
 
     Raises:
-        StoreError: There is no such study or trial, or a controller drives it.
-        SpecError: The study's spec does not work on this machine.
+        StoreError: There is no such study or trial, or a controller runs it.
+        SpecError: The spec does not work on this machine.
         PoolError: The slots are unavailable.
         SpentError: The cost limit is reached.
     """

@@ -1,20 +1,4 @@
-"""Figures of a study, by name.
-
-| name | shows |
-|---|---|
-| trade_off | the trials, and the best models |
-| hypervolume | hypervolume against dollars, in percent of the best known |
-| curves.METRIC | learning curves of an objective |
-| parameters.METRIC.PARAMETER | a parameter against an objective |
-| spending.kind, spending.outcome | dollars by kind of charge, and by outcome of the trials |
-| importance.METRIC | importance of the parameters for an objective |
-| calibration | share of forecasts that came true |
-| timeline | trials by device, idle time and faults |
-| surface.METRIC | an objective over its two most important numeric parameters |
-| residuals | the recommended model's estimates against actual numbers, on validation |
-| parallel.METRIC | each trial as a line through its parameters to an objective |
-| learning_rates | learning rates by effective batch, with the rule that scales them |
-"""
+"""Figures of a study, by name. docs/python.md lists them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -103,7 +103,7 @@ class ExternalPolicy:
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
     ) -> Decision | None:
-        """Record the metrics of a trial after an epoch, and return the pruner's decision.
+        """Record a trial's metrics after an epoch, and return the pruner's decision.
 
         Args:
             epoch: Ended epoch, from 1.

@@ -70,10 +70,11 @@ def _amount(prepared: Prepared, slot_seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierCost:
-    """Device time of an earlier study's trials. Trials include the study's overhead, epochs do not.
+    """Device time of an earlier study's trials.
 
     Attributes:
         slot_seconds_per_epoch: Median over trials of the mean slot-seconds per epoch.
+        slot_seconds_per_trial: Mean over trials, with the study's overhead.
         other_slots: Difference from the plan's slots that makes the seconds incomparable, such as "slots of 8 CPUs, not
             1"; empty if the slots are alike.
     """
