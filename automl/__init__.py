@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 
 _API = ("Study", "launch", "load", "search")
 _INSIDE = ("TrialOver", "checkpoint", "heartbeat", "params", "report", "resume")
-"""Functions for scripts that run as trials. They import nothing else of this project, see `automl.inside_trial`."""
+"""Functions for scripts that run as trials; `automl.inside_trial` imports only the standard library."""
 _PARAMETERS = ("Categorical", "Float", "Int", "Prior")
 _MODULES = {
     **dict.fromkeys(_API, "automl.api"),
@@ -49,7 +49,7 @@ _MODULES = {
     "Space": "search_spaces.space",
     "Trial": "trainers.functions.trial",
 }
-"""Modules of names that are the same in the module. The other names are sections of a spec, such as `BudgetSpec`."""
+"""Module that defines each name. Other names are sections of a spec, such as `BudgetSpec`."""
 
 
 def __getattr__(name: str) -> Any:

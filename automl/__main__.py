@@ -1,4 +1,4 @@
-"""`python -m automl`, which torchrun needs: `torchrun --nproc-per-node 2 -m automl train digits`."""
+"""Entry point of `python -m automl`, for `torchrun --nproc-per-node 2 -m automl train digits`."""
 
 from automl.cli import main
 

@@ -1,4 +1,4 @@
-"""The Python API: functions that launch, search and read studies."""
+"""The Python API: functions that launch and read studies."""
 
 from __future__ import annotations
 
@@ -49,11 +49,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-WHOLE_NUMBERS = frozenset({"trial", "attempt"})  # columns of whole numbers that may be missing
-
-
 class DataFrameError(UserError, ValueError):
-    """The requested table of a study does not exist, or pandas is not installed."""
+    """There is no such table, or pandas is not installed."""
 
 
 def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
@@ -73,7 +70,7 @@ def dataframe(record: StudyRecord, what: str) -> pd.DataFrame:
 def _type_of(name: str, column: list[object]) -> str | None:
     """Return pandas' nullable type for a column of integers or booleans with missing values, else None."""
     kinds = {type(value) for value in column if value is not None}
-    if name in WHOLE_NUMBERS or (kinds == {int} and None in column):
+    if name in {"trial", "attempt"} or (kinds == {int} and None in column):  # a charge may have neither
         return "Int64"
     return "boolean" if kinds == {bool} and None in column else None
 
@@ -83,7 +80,7 @@ _UNSAVED = "automl_functions:unsaved"  # task name in a spec that is checked bef
 
 
 class Study:
-    """A stored study, as it was in the store when it was last read."""
+    """A study as it was in the store when it was last read."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -97,12 +94,12 @@ class Study:
 
     @property
     def trials(self) -> tuple[TrialRecord, ...]:
-        """Return all trials that have started, in the order of their numbers."""
+        """Return all started trials by number."""
         return self.record.started
 
     @property
     def front(self) -> list[analysis.FrontPoint]:
-        """Return the Pareto front: the complete, feasible trials that no other complete trial dominates."""
+        """Return the Pareto front: the feasible complete trials that no complete trial dominates."""
         return analysis.front(self.record)
 
     @property
@@ -120,13 +117,13 @@ class Study:
         """Return the saved model that is best in one objective; without arguments the recommended model.
 
         Args:
-            metric: Objective; by default the first that is no cost of training.
+            metric: Objective; by default the first that is not a training cost.
             under: Largest allowed values of minimized objectives, by name.
             over: Smallest allowed values of maximized objectives, by name.
 
         Raises:
-            BestPointError: There is no such objective, a bound is wrong, or no model satisfies the bounds. The message
-                lists valid values, or names the nearest model.
+            BestPointError: The objective or a bound is wrong, or no model satisfies the bounds. The message lists valid
+                values, or names the nearest model.
         """
         return best_point(self.record, metric, under=under, over=over)
 
@@ -134,8 +131,8 @@ class Study:
         """Return a table of the study as a pandas DataFrame. Each parameter has its own column (`params.width`).
 
         Args:
-            what: "trials" has the columns of `automl trials --format csv`; "epochs" has one row for each trial and
-                epoch; "charges" has the lines of the ledger.
+            what: "trials" has the columns of `automl trials --format csv`, "epochs" one row for each trial and epoch,
+                "charges" the ledger.
 
         Raises:
             DataFrameError: There is no such table, or pandas is not installed.
@@ -179,14 +176,7 @@ class Study:
         return kept_checkpoint(self.record, trial, epoch)
 
     def load_model(self, trial: int, epoch: int | None = None) -> nn.Module:
-        """Return the trained model of a trial, in evaluation mode.
-
-        Args:
-            epoch: Epoch whose model is saved, from 1. None takes the last such epoch.
-
-        Raises:
-            StoreError: No such model is saved. The message lists the saved models.
-        """
+        """Return the trained model of a trial, in evaluation mode. Arguments and errors: see `checkpoint`."""
         from trainers.checkpoints.checkpoint import load_model  # loads torch, which only models need
 
         path, row = self.checkpoint(trial, epoch), self._store.require(self._name)
@@ -195,11 +185,7 @@ class Study:
     def load_state(self, trial: int, epoch: int | None = None) -> dict[str, Any]:
         """Return the state dicts and values that a training function passed to `trial.epochs`, by name.
 
-        Args:
-            epoch: Epoch whose state is saved, from 1. None takes the last such epoch.
-
-        Raises:
-            StoreError: No such state is saved, or the study trains a task, whose models come from `load_model`.
+        Arguments and errors: see `checkpoint`. Raises StoreError too if the study trains a task: use `load_model`.
         """
         from trainers.checkpoints.checkpoint import read_checkpoint
 
@@ -211,11 +197,11 @@ class Study:
 
 
 def launch(spec: str | Path | StudySpec | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
-    """Run a study to its end, or continue a study that was launched with the same spec.
+    """Run a study to its end, or continue the study of an equal spec.
 
     Args:
         spec: YAML file, a mapping of the same form, which may contain typed objects, or a parsed spec.
-        overrides: `path=value` each, as for `--set`.
+        overrides: Strings `path=value`, as for `--set`.
 
     Raises:
         SpecError: The spec or an override is wrong, or the study exists with another spec.
@@ -237,23 +223,22 @@ def search(
     study: str | None = None,
     **sections: Any,
 ) -> Study:
-    """Search the hyperparameters of a training function until the budget is spent, or continue such a search.
+    """Search the hyperparameters of a training function until the budget is spent, or continue an earlier search.
 
-    A function from a notebook or from the running script is saved with everything that it refers to, in the folder
-    `automl_functions` of the working folder.
+    A function from a notebook or the running script is saved with everything that it refers to, in `automl_functions/`.
 
     Args:
-        train: Training function, see docs/training-function.md, an objective that was written for Optuna, or a
-            trainable of Ray Tune. Partials, bound methods and objects with `__call__` are functions, too.
-        budget: `automl.Budget(usd=1.0)`, or a mapping like the section `budget` of a spec. Without a budget, the
-            default budget applies and is printed.
-        space: `Space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5, log=True)`, or their form in a
-            spec). Not needed for a function with a space (`space` beside it, or its attribute), nor for an Optuna
-            objective: literal `suggest_...` calls are read from its source, and other parameters are learned as trials
-            run. Ray Tune's `param_space` also works, with its constants.
+        train: Training function (docs/training-function.md), Optuna objective, or trainable of Ray Tune. Partials,
+            bound methods and objects with `__call__` are functions, too.
+        budget: `automl.Budget(usd=1.0)`, or a mapping like the spec's section `budget`. Without a budget, the default
+            budget applies and is printed.
+        space: `Space`, Ray Tune's `param_space`, or a mapping of names to parameters (`automl.Float(1e-4, 0.5)`, or
+            their form in a spec). Not needed for a function that has a space (`space` beside it, or its attribute), nor
+            for an Optuna objective: literal `suggest_...` calls are read from its source, other parameters are learned
+            as trials run.
         study: Name; by default the function's name.
-        sections: Other sections of the spec by name, such as `objectives`, `training`, `resources` and `search`, as
-            typed objects (`automl.Objective("val_error")`) or in their form in a spec.
+        sections: Other sections of the spec by name, such as `objectives`, `training` and `resources`, as typed objects
+            (`automl.Objective("val_error")`) or in their form in a spec.
 
     Raises:
         SpecError: The function or a section is wrong, or the study exists with another spec.

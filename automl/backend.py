@@ -1,4 +1,4 @@
-"""Three ways for commands to reach studies: a store, a service, or a store's queue with the rights of one user."""
+"""Three ways to reach studies: a store, a service, or a store's queue with the rights of one user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 Deletion = tuple[str, Callable[[], dict[str, Any]]]
-"""Question that asks for consent to a deletion, in one line, and the function that deletes."""
+"""Description of what a deletion removes, in one line, and the function that deletes."""
 
 
 def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
@@ -33,18 +33,18 @@ def backend_of(store: str | None) -> StoreBackend | ServiceBackend:
 
 
 class StoreBackend:
-    """Backend that reads and changes a store in this process. The store at `url` is opened on first use."""
+    """Backend that uses a store in this process. The store is opened on first use."""
 
     def __init__(self, url: str | None) -> None:
         self.url = url
 
     @cached_property
     def store(self) -> Store:
-        """Return the opened store. Raises StoreError if the store does not exist."""
+        """Return the opened store. Raises StoreError if there is none."""
         return open_store(self.url)
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return the stored state of a study, by default of the newest study."""
+        """Return a stored study, by default the newest."""
         if study is None:
             names = self.store.study_names()
             if not names:
@@ -53,7 +53,7 @@ class StoreBackend:
         return load_study(self.store, study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
-        """Return a function that reads the study again at each call."""
+        """Return a function that reads the study at each call."""
         from automl.stored.polling import Looker
 
         return Looker(self.store, study)
@@ -124,7 +124,7 @@ class StoreBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the output that one rank of a trial has printed; with `follow`, until the trial pauses or ends."""
+        """Yield the output of one rank of a trial; with `follow`, until the trial pauses or ends."""
         from automl.stored.rank_logs import followed, log_of, text_of
 
         started_trial(load_study(self.store, study), trial)
@@ -140,7 +140,7 @@ class StoreBackend:
         return followed(path, is_running)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Export a model of a study to `out`. Returns the values that `automl export --json` prints."""
+        """Export a model to `out`. Returns the values of `automl export --json`."""
         from automl.exporting.exports import export_point
 
         folder = self.store.require(study).base_folder
@@ -154,21 +154,21 @@ class ServiceBackend:
         self.client = client
 
     def record(self, study: str | None = None) -> StudyRecord:
-        """Return the stored state of a study, by default of the newest started study."""
+        """Return a stored study, by default the newest started study."""
         return self.client.record(study)
 
     def looker(self, study: str) -> Callable[[], StudyRecord]:
-        """Return a function that reads the study again at each call, and retries while the service restarts."""
+        """Return a function that reads the study at each call, and retries while the service restarts."""
         from automl.remote.client import patiently
 
         return lambda: patiently(lambda: self.record(study))
 
     def report_path(self, record: StudyRecord) -> Path:
-        """Return the path of a study's report on this machine."""
+        """Return the path of a study's HTML report on this machine."""
         return Path.cwd() / f"{record.name}.html"
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the rows of `automl list --json` that the user may see."""
+        """Return the user's rows of `automl list --json`."""
         return list(self.client.get("/lines"))
 
     def queue(self) -> list[dict[str, Any]]:
@@ -212,12 +212,12 @@ class ServiceBackend:
     def output(
         self, study: str, trial: int, *, rank: int, attempt: int | None, seed: int | None, follow: bool
     ) -> Iterator[str]:
-        """Yield the last million characters that one rank of a trial has printed."""
+        """Yield the last million characters of one rank's output."""
         del follow
         yield self.client.text(_path(study, "trials", trial, "logs"), rank=rank, attempt=attempt, seed=seed)
 
     def export(self, study: str, point: str, out: Path, form: Target, **asked: Any) -> Mapping[str, Any]:
-        """Export a model of a study to this machine. Returns the values that `automl export --json` prints."""
+        """Export a model to this machine. Returns the values of `automl export --json`."""
         from automl.exporting.atomic_outputs import told_as_output, unpack
         from automl.exporting.exports import check_target
 
@@ -286,7 +286,7 @@ class ServiceBackend:
 
 
 class QueueBackend:
-    """Backend for a store's queue and studies, with the rights of one user. Workers run the queued studies."""
+    """Backend for a store's queue, with the rights of one user. Workers run the queued studies."""
 
     def __init__(self, studies: TeamStudies, *, is_own_process: bool = False) -> None:
         self._studies, self._is_own_process = studies, is_own_process

@@ -1,4 +1,4 @@
-"""Callbacks for scripts that run as commands: they report each epoch, and save where a checkpoint is wanted.
+"""Callbacks for scripts that run as commands: they report each epoch, and save due checkpoints.
 
     callback = callbacks.lightning()
     Trainer(callbacks=[callback]).fit(model, ckpt_path=callback.resume_from)
@@ -10,7 +10,7 @@
     model = keras.models.load_model(callback.resume_from) if callback.resume_from else ...
     model.fit(..., callbacks=[callback], initial_epoch=callback.done)
 
-Outside a trial they do nothing. A resumed training begins early stopping's patience anew. Training functions use
+Outside a trial the callbacks do nothing. After a resume, early stopping's patience starts again. Training functions use
 `automl.libraries` instead.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from automl.inside_trial import checkpoint, report, resume
 
 TIMES = ("_runtime", "_samples_per_second", "_steps_per_second", "_preparation_time", "_compilation_time")
-"""Endings of the names under which transformers logs the speed of an evaluation."""
+"""Endings of the names with which transformers logs the speed of an evaluation."""
 
 
 def lightning() -> Any:
@@ -134,25 +134,25 @@ def keras() -> Any:
 
 
 class _Epoch:
-    """The epoch that ended last. It is reported when the next epoch begins: until then callbacks may stop early."""
+    """The last ended epoch. It is reported when the next epoch begins, because callbacks may stop until then."""
 
     def __init__(self) -> None:
         self._number, self._is_last = 0, False
         self._write: Callable[[Path], object] = Path
 
     def save(self, number: int, write: Callable[[Path], object], *, last: bool) -> None:
-        """Let `write` fill a folder, if a checkpoint is wanted after the epoch `number`, which ended now."""
+        """Store the ended epoch `number`, and let `write` fill a folder if a checkpoint is due."""
         self._number, self._write, self._is_last = number, write, last
         if folder := checkpoint(number, last=last):
             write(folder)
 
     def save_as_last(self) -> None:
-        """Save the epoch as the last one, unless this was done or the epoch is reported."""
+        """Save the epoch as the last epoch, unless it is saved so or reported already."""
         if self._number and not self._is_last:
             self.save(self._number, self._write, last=True)
 
     def send(self, metrics: Mapping[str, Any], *, last: bool = False) -> None:
-        """Report the epoch, unless it is reported, and wait for the search's decision."""
+        """Report the epoch unless it is reported already, and wait for the search's decision."""
         if last:
             self.save_as_last()
         number, self._number = self._number, 0

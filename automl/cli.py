@@ -71,7 +71,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "completion": "Print the script that completes automl's commands in a shell.",
     },
 }
-"""Commands with the first line of their help, in the groups and order of `automl --help`, which imports no command."""
+"""Commands with the first line of their help, in the order of `automl --help`, which imports no command."""
 COMMANDS: Mapping[str, str] = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 MODULES: Mapping[str, str] = {
@@ -86,11 +86,11 @@ OVER_HTTP = frozenset(
     {"cancel", "confirm", "delete", "enqueue", "explain", "export", "launch", "list", "logs", "mcp", "queue", "report",
      "resume", "status", "stop", "submit", "train", "trials"}
 )  # fmt: skip
-"""Commands that call a service if `--server` names one."""
+"""Commands that can call a service (`--server`)."""
 HERE = frozenset({"compare", "completion", "init", "predict", "serve", "serve-model", "simulate", "store", "worker"})
-"""Commands that need no studies, or name their own store: they ignore AUTOML_SERVER, and refuse `--server`."""
+"""Commands that need no studies, or name their own store. They ignore AUTOML_SERVER and refuse `--server`."""
 BESIDE = frozenset({"doctor"})
-"""Local commands that can also call the service with a further option; without that option they refuse `--server`."""
+"""Local commands that call the service only with a further option; without that option they refuse `--server`."""
 
 REMOVED_OPTIONS: Mapping[str, str] = {
     "--share-on": "join the machines by `ray start`, and name the cluster with --set resources.ray_address=HOST:PORT"
@@ -108,11 +108,11 @@ class LazyGroup(click.Group):
     """Command group that imports `automl.commands.NAME` only to run the command NAME or to print its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
-        """Return the names of all commands."""
+        """Return all names."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module and return the command; None if there is no such command."""
+        """Import and return a command; None if there is no such command."""
         if cmd_name in REMOVED:
             raise UserError(f"the command {cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
@@ -124,13 +124,13 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin with the typed text, and the options, without importing any command."""
+        """Return matching commands, and the options, without importing a command."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. An error that a damaged store causes gets a message that names the damage."""
+        """Run the command. If a damaged store causes an error, its message names the damage."""
         try:
             return super().invoke(ctx)
         except _MISREADING as error:
@@ -146,7 +146,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command by name. The error for a mistyped name suggests the most similar command."""
+        """Find the command. The error for a mistyped name suggests the most similar command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -155,7 +155,7 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as click has it
-        """Write the list of commands for `--help` without importing any command."""
+        """Write the commands for `--help`, without importing a command."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
@@ -170,7 +170,7 @@ def cli(server: str | None) -> None:
 
 
 def _check_goes_with_server(ctx: click.Context, command: str) -> None:
-    """Raise UserError if a command that runs only on this machine is combined with `--server` or AUTOML_SERVER."""
+    """Raise UserError if a service is named for a command that runs only on this machine."""
     is_typed = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
     if command in OVER_HTTP | BESIDE or (command in HERE and not is_typed):
         return
@@ -182,7 +182,7 @@ def _check_goes_with_server(ctx: click.Context, command: str) -> None:
 
 
 def main() -> None:
-    """Run the command line. Prints an expected error as problem and cure on stderr, and exits with its exit code."""
+    """Run the command line. Prints an expected error as problem and cure on stderr, and sets the exit code."""
     with lasting_streams() as files:
         try:
             with interrupting_signals():
@@ -211,18 +211,13 @@ def _run() -> None:
         sys.exit(WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except StoppedError as error:
-        _print_error(_in_one_line(error))
-        sys.exit(INTERRUPTED)
-    except UserError as error:
-        _print_error(_in_one_line(error))
-        sys.exit(WRONG_INPUT)
     except Exception as error:  # noqa: BLE001 - its traceback is printed
-        if not isinstance(error, RunError | _database_error()):
+        if isinstance(error, UserError | RunError | _database_error()):
+            _print_error(_in_one_line(error))
+        else:
             echo(traceback.format_exc(), err=True, nl=False)
-            sys.exit(FAILED)
-        _print_error(_in_one_line(error))
-        sys.exit(FAILED)
+        is_input = isinstance(error, UserError)
+        sys.exit(WRONG_INPUT if is_input else INTERRUPTED if isinstance(error, StoppedError) else FAILED)
 
 
 class _EscapingFormatter(logging.Formatter):
@@ -231,14 +226,14 @@ class _EscapingFormatter(logging.Formatter):
 
 
 def _database_error() -> type[Exception]:
-    """Return SQLAlchemy's error for an unreachable database. Never imports SQLAlchemy, which is slow."""
+    """Return SQLAlchemy's error for an unreachable database, without importing SQLAlchemy, which is slow."""
     loaded = sys.modules.get("sqlalchemy.exc")
     found: type[Exception] = RunError if loaded is None else loaded.OperationalError
     return found
 
 
 def _print_error(message: str) -> None:
-    """Print the first sentence of a message, which names the problem, and below it the cure, if the message has one."""
+    """Print a message's first sentence, the problem, and below it the rest, the cure."""
     problem, cure = problem_and_cure(message)
     echo(f"automl: {problem}", err=True)
     if cure:
@@ -246,7 +241,7 @@ def _print_error(message: str) -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Return the message on one line. For a database error, return the driver's message without the SQL statement."""
+    """Return the message on one line; for a database error the driver's message, without the SQL statement."""
     cause = getattr(error, "orig", None)
     text = str(error) if cause is None else f"the store: {cause}"
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""`automl confirm`: trains saved models again with other seeds, and measures them on unseen data."""
+"""`automl confirm`: trains models again with new seeds, and measures them on unseen data."""
 
 import heapq
 import math
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A model to confirm: a trial after one of its epochs."""
+    """A model to confirm: a trial after an epoch."""
 
     trial: int
     epoch: int
@@ -61,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """The trainings of a confirmation: one per trial and seed, each up to the trial's last epoch to confirm."""
+    """Trainings of a confirmation: one per trial and seed, each up to the trial's last epoch to confirm."""
 
     record: StudyRecord
     prepared: Prepared
@@ -96,7 +96,7 @@ class _Plan:
 
 
 def expected(store: Store, study: str, names: Sequence[str], *, seeds: int) -> dict[str, Any]:
-    """Return the trainings that `confirm` would run, and their expected cost. Raises the errors of `confirm`."""
+    """Return the trainings and expected cost of `confirm`. Raises its errors."""
     plan = _planned(store, study, names, seeds=seeds)
     return {
         "study": study,
@@ -119,22 +119,22 @@ def confirm(
     job_id: int | None = None,
     most_nano_usd: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
-    """Train saved models again with new seeds and the same schedule, and measure them on the test part.
+    """Train models again with new seeds and the same schedule, and measure them on the test part.
 
-    Each training ends at the epoch of its model; models of one trial share a training. The cost is charged to the study
-    as `confirm`, even beyond the budget. A job skips trainings that earlier runs finished. Other calls train all again.
+    Each training ends at its model's epoch; models of one trial share a training. The study is charged, even beyond its
+    budget (kind `confirm`). A job skips trainings that its earlier runs finished; other calls train all again.
 
     Args:
-        names: Models as `TRIAL@EPOCH`; empty takes the recommended models.
+        names: Models `TRIAL@EPOCH`; empty takes the recommended models.
         seeds: Number of trainings for each model. Every call uses the same seeds.
-        keeps_models: Keep the trained models for `automl export --ensemble`.
-        slots: Number of slots; None takes the spec's number.
-        job_id: Job of a queue that pays; None charges the study's own job.
-        most_nano_usd: Called after charges of dead controllers are settled; returns the cost limit in nano-dollars.
+        keeps_models: Save the models for `automl export --ensemble`.
+        slots: Default: the spec's number.
+        job_id: Queued job that pays; None charges the study's own job.
+        most_nano_usd: Returns the cost limit in nano-dollars. Called after charges of dead controllers are settled.
 
     Raises:
-        StoreError: There is no such study or trial, or a controller drives it.
-        SpecError: The study's spec does not work on this machine.
+        StoreError: There is no such study or trial, or a controller runs it.
+        SpecError: The spec does not work on this machine.
         PoolError: The slots are unavailable.
         SpentError: The cost limit is reached.
     """
@@ -166,7 +166,7 @@ def confirm(
 
 
 def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> list[Point]:
-    """Return the named models in order, or the recommended models without names. Raises StoreError for wrong names."""
+    """Return the named or the recommended models. Raises StoreError for wrong names."""
     if not names:
         return _contenders(record)
     return list(dict.fromkeys(_point(record, name, epochs) for name in names))
@@ -230,7 +230,7 @@ def _setup(prepared: Prepared, slots: int) -> StudySetup:
 
 
 def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
-    """Return the n-th confirmation training of a trial, with the search's schedule, up to the last of `epochs`."""
+    """Return the n-th confirmation training of a trial, up to the last of `epochs`."""
     number = trial.number or 0
     seed = fresh_seed("confirm", setup.seed, number, n)
     return replace(
@@ -247,7 +247,7 @@ def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int
 def _expected_seconds(
     record: StudyRecord, trials: Mapping[int, TrialRecord], specs: Sequence[TrialSpec], slots: int
 ) -> float:
-    """Estimate for how many seconds the trainings occupy the slots. Starts take as long as in the search."""
+    """Estimate the seconds from the first start to the last end, with the search's start times."""
     starts = [charge.seconds for charge in record.charges if charge.kind == "start"]
     first, later = (fmean(starts[:slots]), median(starts)) if starts else (0.0, 0.0)
     free = [(warm_up_seconds(record), slot) for slot in range(slots)]
@@ -271,7 +271,7 @@ def _train_seconds(trial: TrialRecord, epochs: int) -> float:
 
 
 def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retrained]:
-    """Return the trainings that earlier runs of the job have finished; empty without a job."""
+    """Return the trainings that the job's earlier runs finished; empty without a job."""
     if job_id is None:
         return []
     rows = confirmed_since_begin_of(store, store.require(plan.record.name).id, job_id)
@@ -288,7 +288,7 @@ def _trained_before(store: Store, plan: _Plan, job_id: int | None) -> list[Retra
 def _train(
     store: Store, plan: _Plan, *, say: Say, job_id: int | None, most_nano_usd: Callable[[], int] | None
 ) -> tuple[list[Retrained], int]:
-    """Train while holding the study's lease. Returns the results, and the money spent in nano-dollars."""
+    """Train while holding the study's lease. Returns the results and the cost in nano-dollars."""
     prepared = plan.prepared
     spec, pool = prepared.spec, pool_of(prepared)
     row = store.require(spec.study)
@@ -378,7 +378,7 @@ def _row_of(plan: _Plan, point: Point, runs: Sequence[Retrained]) -> dict[str, A
 
 
 def measured_on(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return "test" or "validation", the data on which models were measured, or None if no training succeeded."""
+    """Return the part of the data that measured the models: "test", "validation", or None if all trainings failed."""
     return next((part for part in ("test", "validation") if any(row[part] for row in rows)), None)
 
 

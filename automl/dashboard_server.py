@@ -1,4 +1,4 @@
-"""Shows a store in the browser, on 127.0.0.1: a page with all studies, their reports, and Optuna Dashboard."""
+"""Serves a store to the browser on 127.0.0.1: a page of all studies, their reports, and Optuna Dashboard."""
 
 import importlib
 import logging
@@ -42,7 +42,7 @@ REPORT, OPTUNA = "/report/", "/dashboard/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A study's row on the front page. An address is empty if there is nothing to open."""
+    """A study's row on the front page. Addresses without a page are empty."""
 
     name: str
     state: str
@@ -57,7 +57,7 @@ class _Row:
 
 
 def with_front_page(inner: Application, store: Store, id_of: Callable[[str], int | None]) -> Application:
-    """Return an application that answers `/` and `/report/NAME` (drawn at each request), and forwards other paths."""
+    """Return an application that answers `/` and `/report/NAME`, and forwards other paths."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", "")) or "/"
@@ -103,7 +103,7 @@ def _row(store: Store, line: StudyLine, optuna_id: int | None) -> _Row:
 
 
 def _best(store: Store, name: str) -> str:
-    """Return a study's recommended model and its value. The study is read again only after new commits."""
+    """Return a study's recommended model and its value. The study is read only after new commits."""
     with suppress(StoreError):  # the study was deleted since
         row = store.require(name)
         if _BESTS.get(row.uid, (-1, ""))[0] != row.revision:
@@ -130,7 +130,7 @@ log = logging.getLogger(__name__)
 
 
 class DashboardError(UserError):
-    """The dashboard cannot be served. The message is one line for the user."""
+    """The dashboard cannot be served."""
 
 
 def serve(
@@ -140,11 +140,11 @@ def serve(
     study: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve Optuna Dashboard until the process is interrupted.
+    """Serve the dashboard until the process is interrupted.
 
     Args:
-        port: Port to listen on; None takes 8080 or the next free port.
-        host: Address to listen on. The dashboard has no passwords.
+        port: None takes 8080 or the next free port.
+        host: Address to listen on. The dashboard asks for no password.
 
     Raises:
         StoreError: There is no such store or study.
@@ -172,14 +172,14 @@ def serve(
 
 
 def _end_on_signals() -> None:
-    """Make Ctrl-C and SIGTERM end the server, because shells start background jobs with SIGINT ignored."""
+    """Make Ctrl-C and SIGTERM end the server. Shells start background jobs with SIGINT ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
 
 
 def refresh(store: Store, name: str) -> None:
-    """Update a study's copy for Optuna, and save the plots with it. Errors are logged, not raised."""
+    """Update a study's copy for Optuna and its plots. Errors are logged, not raised."""
     error = catch_up(store, name, ("optuna",)).get("optuna")
     if error:
         log.warning("study %s: its copy for Optuna Dashboard could not be updated: %s", name, error)
@@ -203,7 +203,7 @@ def _show(store: Store, name: str) -> bool:
 
 
 class _Following:
-    """Thread that updates the plots and notes of running studies."""
+    """Thread that updates plots and notes of running studies."""
 
     def __init__(self, store_url: str, names: Iterable[str], *, takes_new: bool) -> None:
         self._store_url, self._names, self._takes_new = store_url, list(names), takes_new
@@ -248,7 +248,7 @@ def _revision(store: Store, name: str) -> int:
 def application(
     storage: Any, host: str, pages: Callable[[Application], Application] = lambda inner: inner
 ) -> Application:
-    """Return the dashboard as a read-only WSGI application that rejects requests from other sites' pages."""
+    """Return the dashboard as a read-only WSGI application that rejects requests from other sites."""
     inner = pages(optuna_dashboard_of(storage))
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -269,7 +269,7 @@ def application(
 
 
 def optuna_dashboard_of(storage: Any) -> Application:
-    """Return Optuna Dashboard as a WSGI application for any host name, for servers that control access themselves."""
+    """Return Optuna Dashboard as a WSGI application without any access control."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dashboard = importlib.import_module("optuna_dashboard")
@@ -278,8 +278,6 @@ def optuna_dashboard_of(storage: Any) -> Application:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A server with one thread per request."""
-
     daemon_threads = True
 
 
@@ -287,11 +285,11 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = 10.0  # seconds that a client may be silent
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Print nothing. The base class prints a line per request."""
+        """Print nothing, unlike the base class."""
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """Return a server on `port`, or on a free port from 8080 for None. Raises DashboardError if no port is free."""
+    """Return a server on `port`; None takes a free port from 8080. Raises DashboardError if the port is taken."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
     for candidate in ports:

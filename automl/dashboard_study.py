@@ -1,4 +1,4 @@
-"""Adds learning curves, best models, a timeline and reasons to Optuna Dashboard, as plots and notes."""
+"""Adds learning curves, best models, a timeline and decisions to Optuna Dashboard, as plots and notes."""
 
 import re
 import time
@@ -14,17 +14,17 @@ from reports.figures import as_plotly, trade_off
 from reports.phrases import plural, trial_reason, usd
 from reports.plotting import COLOURS, DRAWN_STATES, Figure, Trace, axis, figure, titled, wrapped
 from reports.recommending import confirmed_on_part, recommendation_lines
-from studies.records.records import NANO, DecisionRecord, StudyRecord, TrialRecord
+from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis
 
 MOST_BARS = 200  # most trials in the timeline, the latest. More bars would be too thin to distinguish.
 MOST_NOTES = 300
-"""Most trials with notes, the confirmed and the latest: the dashboard reads all notes once for each trial."""
+"""Most trials with notes, confirmed and latest trials first: the dashboard reads all notes for each trial."""
 HEADING = "**Decisions**"  # first line of this project's notes. A note with another beginning is a user's, and stays.
 
 
 def show(storage: Any, study: StudyRecord) -> None:
-    """Save the plots and notes with the study in Optuna's tables."""
+    """Save plots and notes in Optuna's tables."""
     import optuna_dashboard  # emits warnings on import, which the dashboard's application silences
 
     mirrored = optuna.load_study(study_name=study.name, storage=storage)
@@ -54,7 +54,7 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>&!$~|#]")
 
 
 def _escaped(text: str) -> str:
-    """Escape a text for Markdown, because it may quote exceptions that hold HTML and links."""
+    """Escape a text for Markdown: exceptions may contain HTML and links."""
     return _MARKDOWN.sub(lambda found: f"\\{found[0]}", " ".join(text.split()))
 
 
@@ -70,7 +70,7 @@ def _about(study: StudyRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """A period in which a trial trained or was paused, in seconds since 1970."""
+    """Period in which a trial trained or was paused, in seconds since 1970."""
 
     trial: int
     state: str
@@ -80,7 +80,7 @@ class Stretch:
 
 
 def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
-    """Return a trial's periods of training and pause, in order. The current period ends at `now`."""
+    """Return a trial's periods, in order. The current period ends at `now`."""
     found: list[Stretch] = []
     attempts = trial.attempts
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
@@ -88,7 +88,8 @@ def stretches(trial: TrialRecord, now: float) -> list[Stretch]:
         name = f"trial {trial.number}"
         found.append(_stretch(trial, trial.state, begin, end, f"{name}, attempt {attempt.attempt}: {attempt.outcome}"))
         if attempt.outcome in {"paused", "cut"}:  # a trial cut before its first step is paused again
-            until = following.started_at.timestamp() if following else _end_of_pause(trial, now)
+            ended = following.started_at if following else trial.ended_at
+            until = now if ended is None else ended.timestamp()
             before = len(trial.epochs) if following is None else following.start_epoch
             made = [one for one in trial.decisions if one.action == "pause" and one.epoch <= before]
             said = f" at epoch {made[-1].epoch}: {made[-1].reason}" if made else ""
@@ -100,12 +101,8 @@ def _stretch(trial: TrialRecord, state: str, begin: float, end: float, text: str
     return Stretch(trial=trial.number or 0, state=state, begin=begin, end=max(begin, end), text=wrapped(text))
 
 
-def _end_of_pause(trial: TrialRecord, now: float) -> float:
-    return now if trial.ended_at is None else trial.ended_at.timestamp()
-
-
 def timeline(trials: Sequence[TrialRecord], now: float) -> Figure:
-    """Draw when the latest trials trained or were paused, until `now` in seconds since 1970."""
+    """Draw when the latest trials trained or were paused, until `now`."""
     every = [one for trial in trials[-MOST_BARS:] for one in stretches(trial, now)]
     drawn = [state for state in DRAWN_STATES if any(one.state == state for one in every)]
     height = 160 + 4 * min(len(trials), MOST_BARS)
@@ -134,21 +131,18 @@ def _bars(shown: Sequence[Stretch], state: str, colour: str) -> Trace:
 
 
 def reasons(study: StudyRecord, trial: TrialRecord) -> str:
-    """Return Markdown with a trial's decisions and their reasons, the trial's state, and its confirmed values."""
-    lines = [HEADING, "", *(_line(one) for one in trial.decisions)]
+    """Return Markdown with a trial's decisions, state, and confirmed values."""
+    told = [_escaped(f"epoch {one.epoch}: {one.action}: {one.reason}") for one in trial.decisions]
+    lines = [HEADING, "", *(f"* {one}" for one in told)]
     lines += ["", _escaped(f"{trial.state}: {trial_reason(trial, study.name)}")]
-    if trial.number is not None and (told := confirmed_on_part(study, trial.number)):
-        lines += ["", _escaped(f"confirmed {study.objectives[0].metric}: {told}")]
+    if trial.number is not None and (confirmed := confirmed_on_part(study, trial.number)):
+        lines += ["", _escaped(f"confirmed {study.objectives[0].metric}: {confirmed}")]
     return "\n".join(lines)
-
-
-def _line(one: DecisionRecord) -> str:
-    return f"* {_escaped(f'epoch {one.epoch}: {one.action}: {one.reason}')}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A trial for Optuna Dashboard's note function. Optuna's own trial class would call the sampler."""
+    """Trial for Optuna Dashboard's note functions. Optuna's own trial class would call the sampler."""
 
     storage: Any
     study: optuna.Study

@@ -1,4 +1,4 @@
-"""Checks of `automl doctor`. The checks import Torch, Ray and MLflow themselves, to report failed imports."""
+"""Checks of `automl doctor`. Each check imports its library itself, to report failed imports."""
 
 import sys
 import tempfile
@@ -27,11 +27,12 @@ _CURES: Mapping[Backend, str] = {
 
 
 def examine(store: str | None, *, bandwidth: bool = False, backend: BackendChoice = "auto") -> list[dict[str, Any]]:
-    """Run all checks, and return a mapping with `what`, `ok`, `found` and `cure` (empty if ok) for each.
+    """Run all checks. Returns the `finding` of each.
 
     Args:
-        store: URL of the store; None takes the environment's AUTOML_STORE, or the default.
-        bandwidth: Measure how fast ranks exchange tensors. The last result then has `exchanges` by collective and size.
+        store: URL; None takes AUTOML_STORE, or the default.
+        bandwidth: Measure how fast ranks exchange tensors. The last finding then has `exchanges`, by collective and
+            size.
 
     Raises:
         SpecError: The backend is not available on this machine.
@@ -88,7 +89,7 @@ def _torch() -> str:
 
 
 def _ranks_on(places: AvailableSlots) -> int:
-    """Return the number of ranks to test: one per slot, and at least two, because one rank exchanges nothing."""
+    """Return the number of ranks to test: at least two, because one rank exchanges nothing."""
     return max(places.slots, 2)
 
 
@@ -156,7 +157,7 @@ LONGEST = 300  # most characters of an unexpected error's message
 
 
 class WrongError(Exception):
-    """A check found a problem. If `cure` is empty, the check's default cure is printed."""
+    """A check found a problem. An empty `cure` means the check's default cure."""
 
     def __init__(self, found: str, cure: str = "") -> None:
         super().__init__(found)
@@ -164,7 +165,7 @@ class WrongError(Exception):
 
 
 def finding(what: str, check: Callable[[], str], cure: str = "") -> dict[str, Any]:
-    """Run a check, and return a mapping with `what`, `ok`, `found` and `cure` (empty if ok)."""
+    """Run a check. Returns `what`, `ok`, `found` and `cure` (empty if ok)."""
     try:
         return {"what": what, "ok": True, "found": check(), "cure": ""}
     except WrongError as error:

@@ -1,4 +1,4 @@
-"""Reads parameters that people type as `NAME=VALUE`, and suggests known names for mistyped names."""
+"""Reads parameters typed as `NAME=VALUE`, and corrects mistyped names."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -22,19 +22,19 @@ ALIASES: Mapping[str, str] = {
 
 
 def is_spec_file(task: str) -> bool:
-    """Return whether a name ends like a spec file, in `.yaml` or `.yml`."""
+    """Return whether a name ends in `.yaml` or `.yml`."""
     return task.endswith((".yaml", ".yml"))
 
 
 def task_name(given: str) -> str:
-    """Convert `module.py:NAME`, the form of `automl launch` for code in this folder, to `module:NAME`."""
+    """Convert `module.py:NAME`, for code in this folder, to `module:NAME`."""
     file, _, name = given.rpartition(":")
     is_here = file.endswith(".py") and "/" not in file
     return f"{file.removesuffix('.py')}:{name}" if is_here else given
 
 
 def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]:
-    """Read parameters `NAME=YAML`. Raises SpecError if a parameter has no `=`, is given twice, or is not YAML."""
+    """Read parameters `NAME=YAML`. Raises SpecError for a wrong or doubled parameter."""
     params: dict[str, Any] = {}
     for text in given:
         name, sign, value = text.partition("=")
@@ -47,12 +47,12 @@ def read_params(given: Sequence[str], source: str = "--param") -> dict[str, Any]
 
 
 def unknown_parameter(name: str, known: Sequence[str], group: str = "the parameters ") -> str:
-    """Return the message for an unknown parameter, with the most similar known name."""
+    """Return the message for an unknown parameter, with a likely name."""
     return found(name, f"{group}{listed(known)}", likely_name(name, known))
 
 
 def likely_name(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that an alias or abbreviation means, such as lr or learn_rate, or the most similar name."""
+    """Return the known name for an alias or an abbreviation (lr, learn_rate), or the most similar name."""
     alias = ALIASES.get(name.lower())
     if alias in known:
         return alias

@@ -1,4 +1,4 @@
-"""Functions for a program that runs as a trial. Outside a trial the functions do nothing, so the program works alone.
+"""Functions for a program that runs as a trial. Outside a trial they do nothing.
 
     import automl
 
@@ -9,8 +9,8 @@
             torch.save(state, folder / "state.pt")
         automl.report(epoch=epoch, val_error=error)
 
-This module imports only the standard library, because the user's modules may have the same names as modules of this
-project. The other end of the connection is `trainers.commands.channel`.
+This module imports only the standard library, because the user's modules may have the names of this project's modules.
+The other end of the connection is `trainers.commands.channel`.
 """
 
 import json
@@ -29,19 +29,19 @@ class TrialOver(SystemExit):
 
 
 def report(epoch: int, *, last: bool = False, **metrics: Any) -> None:
-    """Report the metrics of an epoch, and wait until the search has decided about the next epoch.
+    """Report an epoch's metrics, and wait until the search has decided about the next epoch.
 
-    Only rank 0's metrics count. Other ranks call this too, so that they end together with rank 0.
+    Only rank 0's metrics count. The other ranks must call this too, to end together with rank 0.
 
     Args:
-        epoch: Number of the epoch that has ended, from 1. Report each epoch, in order.
+        epoch: Number of the ended epoch, from 1. Report each epoch, in order.
         last: The program ends with this epoch, although more were planned.
-        metrics: Numbers, or values that `float` accepts, such as a tensor of one element.
+        metrics: Numbers, or other values that `float` accepts, such as tensors of one element.
 
     Raises:
         TrialOver: The search has pruned, paused or stopped the trial.
         ValueError: A metric is not a number.
-        ConnectionError: The program runs in a trial, but cannot reach the trial's process.
+        ConnectionError: The trial's process cannot be reached.
     """
     if CHANNEL not in os.environ:
         return
@@ -55,7 +55,7 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
     Call this before the epoch's report, which saves the content of the folder. All ranks get the same answer.
 
     Args:
-        epoch: Number of the epoch that has ended, from 1.
+        epoch: Number of the ended epoch, from 1.
         last: The next report has `last=True`, so a checkpoint is due.
     """
     if CHANNEL not in os.environ:
@@ -65,9 +65,9 @@ def checkpoint(epoch: int, *, last: bool = False) -> Path | None:
 
 
 def resume() -> Path | None:
-    """Return the folder with the files of an earlier attempt, or None at the first start.
+    """Return the folder with an earlier attempt's files, or None at the first start.
 
-    Call this before the loop over the epochs: time until this call counts as the start of the trial.
+    Call this before the loop over the epochs: the time until this call counts as the trial's start.
     """
     folder = _ask(ask="resume").get("folder") if CHANNEL in os.environ else None
     return None if folder is None else Path(folder)
@@ -86,7 +86,7 @@ def heartbeat() -> None:
 
 
 class _Connection:
-    """This process's connection to its trial. A forked process opens its own connection."""
+    """Connection of this process to its trial. A forked process opens its own connection."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

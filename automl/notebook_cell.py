@@ -1,4 +1,4 @@
-"""Shows live progress of a study in the notebook cell that launched it, even while the event loop is blocked."""
+"""Shows a study's progress in the notebook cell that launched it, even while the event loop is blocked."""
 
 import logging
 import sys
@@ -25,14 +25,14 @@ from studies.results import analysis
 
 log = logging.getLogger(__name__)
 FRAME_SECONDS = 0.5
-"""Least seconds between updates, since each stays in the notebook's queue until the browser has drawn it."""
+"""Least seconds between updates, because each waits in the notebook's queue until the browser has drawn it."""
 MOST_LINES = 6  # most lines for the user in the cell; older lines disappear
 
 Show = Callable[[str], None]  # function that replaces the shown HTML
 
 
 def hide_widget_advice() -> None:
-    """Hide the advice of Ray and tqdm to install ipywidgets. Call this before the first import of Ray or tqdm."""
+    """Hide the advice to install ipywidgets. Call this before the first import of Ray or tqdm."""
     if not is_notebook():
         return
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
@@ -43,7 +43,7 @@ def hide_widget_advice() -> None:
 
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
-    """Yield the callbacks for a study, which show live progress in a notebook."""
+    """Yield a study's callbacks, which show progress in a notebook."""
     if not is_notebook():
         yield Watcher(warn=partial(log.warning, "%s"))
         return
@@ -52,14 +52,14 @@ def watching(study: str) -> Iterator[Watcher]:
 
 
 def is_notebook() -> bool:
-    """Return whether this process is a notebook's kernel. For IPython in a terminal, returns False."""
+    """Return whether this process is a notebook's kernel; False for IPython in a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 class LiveCell:
-    """The progress of one study in a notebook cell. Any thread may add lines."""
+    """Progress of a study in a notebook cell. Any thread may add lines."""
 
     def __init__(self, study: str, show: Show) -> None:
         self._show = show
@@ -71,7 +71,7 @@ class LiveCell:
         self._draw()
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Redraw the study's progress after a commit."""
+        """Redraw the figures after a commit."""
         self._pace.saw(machine)
         now = time.monotonic()
         if now - self._shown_at < FRAME_SECONDS and not machine.finished:
@@ -81,12 +81,12 @@ class LiveCell:
         self._draw()
 
     def say(self, line: str) -> None:
-        """Show a line below the study's figures."""
+        """Show a line below the figures."""
         self._lines.append(line)
         self._draw()
 
     def warn(self, line: str) -> None:
-        """Show a warning below the study's figures."""
+        """Show a warning below the figures."""
         self.say(f"warning: {line}")
 
     def _draw(self) -> None:
@@ -102,7 +102,7 @@ def _displayed() -> Show:
 
 
 def _interrupt() -> None:
-    """End the study, but not the notebook's kernel, at the second interrupt."""
+    """At the second interrupt, end the study, not the notebook's kernel."""
     raise KeyboardInterrupt
 
 
@@ -118,7 +118,7 @@ class ReportLink:
 
 
 def report_link(report: Path, folder: Path) -> ReportLink:
-    """Return the link to a report. Notebooks open only files below their own folder."""
+    """Return the link to a report. Notebooks open only files below their folder."""
     if not report.is_relative_to(folder):
         return ReportLink(text=str(report))
     path = report.relative_to(folder).as_posix()

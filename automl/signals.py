@@ -1,7 +1,7 @@
 """Signal handling of commands.
 
-A command that runs a study stops the study with checkpoints at SIGINT (Ctrl-C), SIGTERM or SIGHUP (a closed terminal).
-A second SIGINT or SIGTERM ends the process at once, or in a notebook the study. Other commands end with exit code 130.
+SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed terminal) make a command stop its study with checkpoints. A second SIGINT
+or SIGTERM ends the process at once, or in a notebook the study. Commands without a study end with exit code 130.
 """
 
 import errno
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from automl.terminal.echo import INTERRUPTED
 
 SAME_REQUEST_SECONDS = 1.0
-"""Seconds in which a second SIGTERM counts as the first: `timeout` signals a process and then its group."""
+"""Seconds in which a second SIGTERM is ignored: `timeout` signals a process and then its group."""
 
 
 def leave_at_once() -> None:
@@ -32,7 +32,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Create files and folders in the `with` block, also by child processes, that other users cannot read."""
+    """Hide files created in the `with` block, also by child processes, from other users."""
     before = os.umask(0o077)
     try:
         yield
@@ -44,7 +44,7 @@ def private_files() -> Iterator[None]:
 def draining_signals(
     drain: Callable[[str], None], say: Callable[[str], None], what_ends: str, leave: Callable[[], None] = leave_at_once
 ) -> Iterator[None]:
-    """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second signal."""
+    """Call `drain` with a reason at the first signal, and `leave`, which does not return, at the second."""
     first: tuple[int, float] | None = None
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ def draining_signals(
 
 @contextmanager
 def interrupting_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt like Ctrl-C, so that everything is cleaned up."""
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, so that everything is cleaned up."""
     with _handlers(signal.default_int_handler, numbers=(signal.SIGTERM, signal.SIGHUP)):
         yield
 
@@ -79,7 +79,7 @@ def interrupting_signals() -> Iterator[None]:
 def _handlers(
     handler: Handler, numbers: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ) -> Iterator[None]:
-    """Install a handler of signals for a `with` block, in the main thread only. SIGHUP stays ignored under `nohup`."""
+    """Handle signals in a `with` block, in the main thread only. SIGHUP stays ignored under `nohup`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,12 +98,12 @@ _NOBODY_READS = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor that ignores failed writes. `problem` is the first error other than a closed pipe."""
+    """File that ignores failed writes. `problem` is the first error other than a closed pipe."""
 
     problem: OSError | None = None
 
     def write(self, data: object, /) -> int:
-        """Write the data, or drop it if writing fails. Returns the number of bytes handled."""
+        """Write the data, or drop them if writing fails. Returns the number of handled bytes."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         try:
             return super().write(view) or 0
@@ -115,7 +115,7 @@ class LastingFile(io.FileIO):
 
 @contextmanager
 def lasting_streams() -> Iterator[list[LastingFile]]:
-    """Replace this process's standard streams, and yield the new ones, which escape characters they cannot encode."""
+    """Replace stdout and stderr by streams that escape characters they cannot encode. Yields their files."""
     _open_missing()
     before, files = (sys.stdout, sys.stderr), []
     for name in ("stdout", "stderr"):
@@ -134,7 +134,7 @@ def lasting_streams() -> Iterator[list[LastingFile]]:
 
 
 def _open_missing() -> None:
-    """Open /dev/null in place of closed standard streams. The next opened file would otherwise get their numbers."""
+    """Open /dev/null for closed standard streams. Otherwise the next opened files would get their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Simulates studies on recorded learning curves, and returns one document (`automl simulate`)."""
+"""Simulates studies on recorded learning curves (`automl simulate`)."""
 
 import math
 import re
@@ -35,9 +35,9 @@ class Simulations:
     """Arguments of `automl simulate`.
 
     Attributes:
-        objectives: `METRIC:min` or `METRIC:max` each; `static:NAME:min` for a constant.
-        constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER` each; `static:NAME:max:NUMBER` for a constant.
-        seeds: Random seeds: `N`, or `FROM:TO` without `TO` itself.
+        objectives: `METRIC:min` or `METRIC:max`; `static:NAME:min` for a constant.
+        constraints: `METRIC:min:NUMBER` or `METRIC:max:NUMBER`; `static:NAME:max:NUMBER` for a constant.
+        seeds: `N`, or `FROM:TO` without `TO`.
         pruner: A name, or a mapping in YAML.
         price: Price of a slot in dollars per hour.
         start_epochs: Cost of a start or a restart from a checkpoint, in mean epochs of the configuration.
@@ -45,7 +45,7 @@ class Simulations:
         price_factors: Multiples of the price, separated by commas; None keeps one price.
         world_sizes: World sizes, separated by commas; None gives each trial one rank.
         efficiency: Efficiency of each doubling of the world size, above 0 and at most 1.
-        store: URL of a database for the studies, each named `STUDY-TASK-SEED`; None keeps them in memory.
+        store: URL of a database for the studies `STUDY-TASK-SEED`; None keeps them in memory.
     """
 
     paths: tuple[str, ...]
@@ -68,7 +68,7 @@ class Simulations:
 
 
 def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all tasks with all seeds. Returns `studies` and `notes`. Raises CurvesError for a wrong argument."""
+    """Simulate all tasks with all seeds. Returns `studies` and `notes`. Raises CurvesError."""
     if any(":" in named for named in (wanted.sampler, wanted.pruner)):
         make_importable(Path.cwd())
     objectives, seeds = [_objective(text) for text in wanted.objectives], _seeds(wanted.seeds)
@@ -85,42 +85,31 @@ def run(wanted: Simulations, say: Callable[[str], None]) -> dict[str, Any]:
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
         paths = ", ".join(wanted.paths)
-        raise CurvesError(f"{paths}: two tables are named {doubled!r}. Give each table a name of its own")
+        raise CurvesError(f"{paths}: two tables are named {doubled!r}. Rename one of them")
     store = _store(wanted, tables, seeds)
     studies = []
     for table in tables:
         for seed in seeds:
-            row = _row(table, _one(wanted, table, objectives, constraints, seed, store))
-            studies.append(row)
+            study = simulate(
+                table,
+                objectives=objectives,
+                slots=wanted.slots,
+                budget_full_trials=wanted.budget_full_trials,
+                seed=seed,
+                sampler=wanted.sampler,
+                pruner=_pruner(wanted.pruner),
+                usd_per_slot_hour=wanted.price,
+                start_epochs=wanted.start_epochs,
+                fault_rate=wanted.faults,
+                constraints=constraints,
+                store=store,
+                study=_name(wanted, table, seed),
+            )
+            studies.append(row := _row(table, study))
             say(_line(row))
     document: object = analysis.jsonable({"studies": studies, "notes": notes})
     assert isinstance(document, dict)  # noqa: S101 - it was a dict before its conversion
     return document
-
-
-def _one(  # noqa: PLR0917
-    wanted: Simulations,
-    table: CurveTable,
-    objectives: Sequence[Objective],
-    constraints: Sequence[Constraint],
-    seed: int,
-    store: Store | None,
-) -> SimulatedStudy:
-    return simulate(
-        table,
-        objectives=objectives,
-        slots=wanted.slots,
-        budget_full_trials=wanted.budget_full_trials,
-        seed=seed,
-        sampler=wanted.sampler,
-        pruner=_pruner(wanted.pruner),
-        usd_per_slot_hour=wanted.price,
-        start_epochs=wanted.start_epochs,
-        fault_rate=wanted.faults,
-        constraints=constraints,
-        store=store,
-        study=_name(wanted, table, seed),
-    )
 
 
 def _name(wanted: Simulations, table: CurveTable, seed: int) -> str:
@@ -162,7 +151,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _store(wanted: Simulations, tables: Sequence[CurveTable], seeds: Sequence[int]) -> Store | None:
-    """Return the store for the studies. Raises CurvesError if a study's name already exists in the store."""
+    """Return the store for the studies. Raises CurvesError if the name of a study exists already."""
     if not wanted.store:
         return None
     store = Store(absolute_url(wanted.store, Path.cwd()))

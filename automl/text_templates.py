@@ -10,7 +10,7 @@ ENDING = ".jinja"
 
 
 def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
-    """Render the templates in a folder, and return the texts by relative file name without `.jinja`."""
+    """Render a folder's templates. Returns the texts by relative file name without `.jinja`."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -28,6 +28,6 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cluster_name(study: str, prefix: str) -> str:
-    """Make a name for Docker and Kubernetes: at most 50 small letters, digits and dashes, beginning with a letter."""
+    """Make a name for Docker and Kubernetes: small letters, digits and dashes, beginning with a letter."""
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
     return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

@@ -1,1 +1,1 @@
-"""Reports: a study as one HTML page. Only this package imports Plotly."""
+"""Reports of studies as HTML pages. Only this package imports Plotly."""

@@ -1,4 +1,4 @@
-"""Shows a recommended model's mistakes on validation samples, and which columns of the data the model needs.
+"""Shows a model's mistakes on validation samples, and the columns of the data that it needs.
 
 See `trainers.loop.epoch_metrics`.
 """
@@ -18,20 +18,19 @@ from studies.results.confirmations import answers_of
 
 MOST_CLASSES = 10  # most classes that have a column in the table
 _MOST_NAMED, _MOST_BARS = 3, 12
-_LEAST = 0.02  # smallest effect of a column that has a bar, as a share of the largest
+_LEAST = 0.02  # smallest effect with a bar, as a share of the largest effect
 _LONGEST = 24
 SAMPLES: Mapping[str, str] = {"tabular": "rows", "text": "texts", "vision": "images"}
-"""Words for the samples of a task."""
 
 
 def samples_word(study: StudyRecord) -> str:
-    """Return the noun for a task's samples, such as rows or images."""
+    """Return the noun for a task's samples, such as rows."""
     return SAMPLES.get(str(study.spec.get("task")), "samples")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassRow:
-    """A class: number of samples, share recognised, and the predictions for them or the most common mistake."""
+    """A class, with the predictions for its samples and the most common mistake."""
 
     label: str
     samples: int
@@ -42,7 +41,7 @@ class ClassRow:
 
 
 def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str, object]:
-    """Return the values for the page's section on a model's answers; empty if no answers were stored."""
+    """Return the values of the section on a model's answers; empty without stored answers."""
     found = {} if point is None else answers_of(study, point.trial, point.epoch)
     if point is None or not found:
         return {}
@@ -62,14 +61,14 @@ def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str,
 
 
 def answer_lines(study: StudyRecord, trial: int, epoch: int) -> list[str]:
-    """Return sentences about a model's mistakes and the columns that it needs; empty if both are unknown."""
+    """Return sentences about a model's mistakes and the columns that it needs."""
     found = answers_of(study, trial, epoch)
     lines = [_recognised(class_rows(found), samples_word(study)), _distances(found)]
     return [line for line in (*lines, _needed(found, judged_objective(study.objectives))) if line]
 
 
 def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
-    """Return a table row for each class; empty if the model predicts numbers."""
+    """Return a row for each class; empty if the model predicts numbers."""
     labels, rows = found.get("labels", []), []
     for place, counts in enumerate(found.get("counts", [])):
         total, wrong = sum(counts), [*counts[:place], 0, *counts[place + 1 :]]
@@ -83,7 +82,7 @@ def class_rows(found: Mapping[str, Any]) -> list[ClassRow]:
 
 
 def residuals(found: Mapping[str, Any]) -> Figure | None:
-    """Plot predicted against actual numbers, with the line of exact predictions. None if there are no numbers."""
+    """Plot predicted against actual numbers; None without numbers."""
     points = found.get("points", [])
     if not points:
         return None
@@ -100,7 +99,7 @@ def residuals(found: Mapping[str, Any]) -> Figure | None:
 
 
 def _effects(importance: Mapping[str, Any], objective: Objective) -> dict[str, tuple[float, float]]:
-    """Return each column's effect, largest first: how much a metric worsens without it, and the metric then."""
+    """Return how much worse the objective is with each column shuffled, largest first, and its value then."""
     name, base = objective.metric, importance.get("metrics", {}).get(objective.metric)
     if base is None:
         return {}
@@ -151,7 +150,7 @@ def _needed(found: Mapping[str, Any], objective: Objective) -> str:
     effects = _effects(found.get("importance", {}), objective)
     most = [(name, value) for name, (worse, value) in effects.items() if worse > 0][:_MOST_NAMED]
     if not most:
-        return "It needs no single column: shuffling one makes it no worse." if effects else ""
+        return "It depends on no single column: shuffling any of them does not make it worse." if effects else ""
     names, left_out = listed([shown(name) for name, _ in most]), found["importance"]["left_out"]
     if left_out > len(effects):
         return ""  # the largest may be among them

@@ -1,4 +1,4 @@
-"""Shows baselines as sentences, and as dotted lines in figures."""
+"""Shows baselines as sentences, and as lines in figures."""
 
 import math
 import shlex
@@ -22,12 +22,15 @@ _DASHES = ("dot", "dash", "dashdot")
 
 
 def baseline_lines(study: StudyRecord) -> list[str]:
-    """Return a line for each baseline with its objectives, such as `always the mean: val_mse 2.1`."""
-    return [f"{_called(one)}: {_told(one)}" for one in baselines(study)]
+    """Return a line for each baseline, such as `always the mean: val_mse 2.1`."""
+    return [
+        f"{_called(one)}: {', '.join(f'{name} {metric(name, value)}' for name, value in one.values.items())}"
+        for one in baselines(study)
+    ]
 
 
 def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
-    """Return a sentence that compares a model's first objective with each baseline; empty without baselines."""
+    """Return a sentence that compares a model's first objective with the baselines; empty without baselines."""
     name = study.objectives[0].metric
     found = [one for one in baselines(study) if name in one.values]
     if not found:
@@ -43,7 +46,7 @@ def against_baselines(study: StudyRecord, taken: ArchivePoint) -> str:
 
 
 def _tested(study: StudyRecord, itself: Mapping[str, Any], found: Sequence[Baseline]) -> str:
-    """Return the test values of a confirmed model and the baselines, or the command that measures these values."""
+    """Return the test values of a confirmed model and the baselines, or the command that measures them."""
     name, trained = study.objectives[0].metric, [one for one in found if one.trial is not None]
     if name not in itself["metrics"] or not trained:
         return ""
@@ -66,9 +69,9 @@ def with_lines(
     of: str = "y",
     suffix: str = "",
 ) -> Figure:
-    """Return a figure with a dotted line at each baseline's value on axis `of`. `suffix` names plotly's subplot.
+    """Add a line at each baseline's value on axis `of`. `suffix` names plotly's subplot.
 
-    A baseline far from the models' `values`, which the axis leaves out, is an arrow at the edge, with its number.
+    A baseline far from the models' `values` is an arrow at the edge, with its number.
     """
     drawn, arrows = [], []
     for one in found:
@@ -83,9 +86,9 @@ def with_lines(
 
 
 def with_lines_at(plain: Figure, drawn: Sequence[tuple[str, float]], *, of: str = "y", suffix: str = "") -> Figure:
-    """Return a figure with a dotted line for each given name and value.
+    """Add a line for each given name and value.
 
-    The legend shows the names; without a legend, they are at the lines. For the other arguments see `with_lines`.
+    Without a legend, the names are at the lines. For the other arguments see `with_lines`.
     """
     layout = mapping(plain["layout"])
     lines = [_line(name, at, place, of, suffix) for place, (name, at) in enumerate(drawn)]
@@ -104,7 +107,7 @@ def _extended(plain: Figure, name: str, more: Sequence[Mapping[str, object]]) ->
 
 
 def _far_side(value: float, values: Iterable[float | None]) -> int | None:
-    """Return 1 for a value far above all others, 0 for one far below, and None for any other value."""
+    """Return 1 for a value far above all others, 0 for a value far below, else None."""
     known = [one for one in values if one is not None and math.isfinite(one)]
     if not known or min(known) == max(known):
         return None
@@ -113,7 +116,7 @@ def _far_side(value: float, values: Iterable[float | None]) -> int | None:
 
 
 def _with_arrows(plain: Figure, arrows: Sequence[tuple[str, int]], of: str, suffix: str) -> Figure:
-    """Return a figure with a text in its upper right corner for each baseline outside the drawn range."""
+    """Add a text in the upper right corner for each baseline outside the drawn range."""
     signs = "←→" if of == "x" else "↓↑"
     told = [f"{escape(cut(name, MOST_LABEL))} {signs[side]}" for name, side in arrows]
     corner = {
@@ -130,7 +133,7 @@ def _with_arrows(plain: Figure, arrows: Sequence[tuple[str, int]], of: str, suff
 
 
 def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
-    """Return the hypervolume of each baseline alone. Omits baselines without a value of some objective."""
+    """Return the hypervolume of each baseline that has all objectives."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -147,7 +150,7 @@ def hypervolumes(study: StudyRecord) -> list[tuple[str, float]]:
 
 
 def values_of(found: Sequence[Baseline], objective: Objective, values: Iterable[float | None]) -> list[float]:
-    """Return the baselines' values of an objective, for an axis's range. Omits values far from `values`."""
+    """Return the baselines' values of an objective that are not far from `values`, for an axis's range."""
     known = [one.values[objective.metric] for one in found if objective.metric in one.values]
     return [one for one in known if _far_side(one, values) is None]
 
@@ -158,12 +161,8 @@ def _called(one: Baseline) -> str:
     return f"{one.name} ({', '.join(told)})" if told else one.name
 
 
-def _told(one: Baseline) -> str:
-    return ", ".join(f"{name} {metric(name, value)}" for name, value in one.values.items())
-
-
 def _line(name: str, at: float, place: int, of: str, suffix: str) -> dict[str, object]:
-    """Return a line across the figure. On a logarithmic axis, plotly places shapes at the value itself."""
+    """Return a line across the figure. Plotly places shapes at the value itself, even on a logarithmic axis."""
     other = "y" if of == "x" else "x"
     return {
         "type": "line",

@@ -1,4 +1,4 @@
-"""Compares several studies on one HTML page: best results by dollars, with one common reference point."""
+"""Compares several studies on one HTML page, with a common reference point."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +17,17 @@ from studies.results.pareto import reference_of
 from studies.results.recommendation import name_of, recommended
 
 COLOURS = ("#12877a", "#c2591b", "#3b82c4", "#a04fa5", "#c08a1e", "#6d7fb3", "#cc3d4c", "#5a6964")
-"""Colours of the studies; a ninth study has the first colour again, and a dash."""
+"""Colours of the studies. A ninth study has the first colour and a dashed line."""
 MOST_DIFFERENCES = 40  # most rows of the table of differences between specs
 
 
 class ComparisonError(UserError, ValueError):
-    """The given studies cannot be compared with each other."""
+    """The studies cannot be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A study in the comparison's table. `bests` has a text per objective, `share` is the study's hypervolume."""
+    """A study in the table. `bests` has a text per objective, `share` is the hypervolume."""
 
     name: str
     state: str
@@ -41,14 +41,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A spec key whose value differs, with the value of each study."""
+    """A differing spec key, with the value of each study."""
 
     key: str
     values: Sequence[str]
 
 
 def write_comparison(studies: Sequence[StudyRecord], out: Path) -> Path:
-    """Write the comparison's page, as `reports.page.write_report` does."""
+    """Write the comparison's page, like `reports.page.write_report`."""
     return replace_file(out, render_comparison(studies))
 
 
@@ -76,7 +76,7 @@ def render_comparison(studies: Sequence[StudyRecord]) -> str:
 
 
 def comparable(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Give studies one order of objectives and the worst reference point. Raises ComparisonError otherwise."""
+    """Give studies one order of objectives and the worst reference point. Raises ComparisonError."""
     first = studies[0]
     for study in studies[1:]:
         if set(study.objectives) != set(first.objectives):
@@ -96,7 +96,7 @@ def _in_words(objectives: Sequence[Objective]) -> str:
 
 
 def differences(studies: Sequence[StudyRecord]) -> list[Difference]:
-    """Return the spec keys whose values differ between studies, sorted by name, with keys of the space last."""
+    """Return the differing spec keys by name, with keys of the space last."""
     flat = [_flat(study.spec) for study in studies]
     keys = sorted({key for one in flat for key in one} - {"study"}, key=lambda key: (key.startswith("space."), key))
     rows = [(key, [one.get(key) for one in flat]) for key in keys]
@@ -112,12 +112,12 @@ def _flat(spec: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _exact(value: object) -> float | str:
-    """Return a key for comparing values of a spec: numbers of any type are equal, but true is not 1."""
+    """Return a key for comparisons: numbers of any type are equal, but true is not 1."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Return differing values as texts: rounded, or in full if rounding makes them equal."""
+    """Return differing values as texts: rounded, or in full if they would look equal."""
     rounded = [number(value) for value in values]
     if len(set(rounded)) == len(set(map(_exact, values))):
         return rounded
@@ -173,7 +173,7 @@ def _gains(studies: Sequence[StudyRecord], curves: Sequence[Sequence[CurvePoint]
 
 
 def _models(studies: Sequence[StudyRecord], archives: Sequence[Sequence[ArchivePoint]]) -> Figure:
-    """Plot the studies' best models by the first two objectives; for one objective, in a column per study."""
+    """Plot the best models by the first two objectives; for one objective, in a row per study."""
     first, *rest = studies[0].objectives
     second = rest[0] if rest else None
     data: list[Trace] = []

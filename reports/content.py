@@ -1,4 +1,4 @@
-"""Builds the texts and tables of a study's page, as plain values for the template."""
+"""Texts and tables of a study's page, as plain values for the template."""
 
 import math
 import shlex
@@ -45,12 +45,12 @@ from studies.results.recommendation import best_points, ranked_points, recommend
 
 LONGEST_CELL, LONGEST_REASON = 48, 90
 LEARNED = ("effective_batch", "base_learning_rate", "scaled_learning_rate")
-"""Facts of a trial's last attempt that are columns, of trials that train with a learning rate."""
+"""Facts of the last attempt that are columns, for trials that train with a learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A table cell. `sort` is its sort key, and `full` the whole text if the shown text was cut."""
+    """A table cell. `sort` is its sort key, `full` the whole text if `text` was cut."""
 
     text: str
     sort: str
@@ -68,7 +68,7 @@ Line = Mapping[str, Cell]  # cells of a trial by column; an unknown value has no
 
 
 def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]:
-    """Return the cells of `trial_rows`, with reasons in words, constrained metrics, and learned facts."""
+    """Return the cells of `trial_rows`, with reasons, measured metrics and learned facts."""
     named, with_rate = baseline_trials(study), with_learning_rate(study)
     lines: list[Line] = []
     for trial in trials:
@@ -92,7 +92,7 @@ def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[Line]
 
 
 def known_lines(study: StudyRecord) -> list[Line]:
-    """Return the cells of baselines that needed no training, by column."""
+    """Return the cells of untrained baselines, by column."""
     return [
         {"state": _state("baseline"), "reason": _reason(one.name)}
         | {f"values.{name}": cell(name, value) for name, value in one.measured.items()}
@@ -102,7 +102,7 @@ def known_lines(study: StudyRecord) -> list[Line]:
 
 
 def cell(name: str, value: object, seconds: float | None = None) -> Cell:
-    """Return the cell of a column's value. For dollars below a cent, the cell also shows `seconds`."""
+    """Return the cell of a value. Dollars below a cent are shown with `seconds`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         metric_name = name.partition(".")[2] if name.startswith(("values.", "bounded.")) else name
         told = number(value) if name.startswith("params.") else value_in_words(metric_name, value, seconds)
@@ -130,12 +130,12 @@ _HEADINGS = {
     "base_learning_rate": "base rate",
     "scaled_learning_rate": "scaled rate",
 }
-"""Headings of the table of trials, by column."""
+"""Headings of the trials' table, by column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
-    """A number at the top of the page, with its label and a note for comparison."""
+    """A number at the top of the page, with a label and a note."""
 
     label: str
     value: str
@@ -144,7 +144,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureRow:
-    """Trials that failed for the same reason: their number, the reason, and the command that shows a traceback."""
+    """Trials that failed for the same reason, with the command that shows a traceback."""
 
     count: str
     failure: str
@@ -154,7 +154,7 @@ class FailureRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """A saved model or a `baseline` in a table. `early`: measured before its learning-rate schedule reached the end."""
+    """A saved model or a `baseline` in a table. `early`: before the end of its learning-rate schedule."""
 
     trial: int | None
     epoch: int | None
@@ -172,12 +172,12 @@ class ModelRow:
 
     @property
     def name(self) -> str:
-        """Name for commands, such as `12@9`; empty for a baseline without a trial."""
+        """Name for commands, such as `12@9`; empty for an untrained baseline."""
         return "" if self.trial is None else f"{self.trial}@{self.epoch}"
 
 
 def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
-    """Describe the study in one or two plain sentences."""
+    """Describe the study in one or two sentences."""
     cost = usd(study.cost_nano_usd / NANO)
     limit = study.budget["usd"].limit if "usd" in study.budget else None
     money = f"{cost} of {usd(limit)}" if limit is not None else cost
@@ -187,29 +187,25 @@ def lead(study: StudyRecord, archive: Sequence[ArchivePoint]) -> str:
     kept = "worth keeping" if takeable(study) else "worth keeping, none of which was kept"
     found = f"{plural(len(archive), 'model')} {kept}, from {source}" if archive else "no model worth keeping"
     verb = "has so far found" if study.state == "running" else "found"
-    return f"The search {verb} {found}, for {money}. {ending(study)}{last_quarter_line(study)}"
+    words = last_quarter_in_words(study)
+    gain = f" The last quarter of the money {words}." if words else ""
+    return f"The search {verb} {found}, for {money}. {ending(study)}{gain}"
 
 
 def ending(study: StudyRecord) -> str:
-    """Return a study's state and its reason as a sentence, with the error that ended it."""
+    """Describe a study's state, its reason and its error."""
     error = f" The error: {cut(study.error.rstrip('.'), 200)}." if study.error and study.state != "running" else ""
     return f"{study_sentence(study, 'It')}.{error}"
 
 
-def last_quarter_line(study: StudyRecord) -> str:
-    """Describe what the last quarter of the search's money improved, in a sentence; empty if unknown."""
-    words = last_quarter_in_words(study)
-    return f" The last quarter of the money {words}." if words else ""
-
-
 def earlier_line(study: StudyRecord) -> str:
-    """Name the earlier studies from which the search learned, in a sentence; empty without any."""
+    """Name the earlier studies from which the search learned; empty without any."""
     names = analysis.earlier_names(study)
     return f"The search had learned from {listed(names)}." if names else ""
 
 
 def constraints_line(study: StudyRecord) -> str:
-    """Describe the constraints, and the number of trials that satisfy them; empty without constraints."""
+    """Describe the constraints, and how many trials satisfy them; empty without constraints."""
     if not study.constraints:
         return ""
     counted = constraints.nothing_feasible(study) or f"kept by {constraints.feasible_in_words(study)}"
@@ -217,7 +213,7 @@ def constraints_line(study: StudyRecord) -> str:
 
 
 def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str, str, str]]:
-    """Return for each objective its name with its direction, the best value, and the model with this value."""
+    """Return each objective's name and direction, best value, and model with this value."""
     found = []
     for objective, best in best_points(study, archive):
         others = [named_value(study, best, o.metric) for o in study.objectives if o != objective]
@@ -230,7 +226,7 @@ def bests(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[tuple[str
 
 
 def facts(study: StudyRecord) -> list[Fact]:
-    """Return the numbers for the top of the page: dollars, time, trials and the hypervolume."""
+    """Return the numbers for the top of the page."""
     cost = study.cost_nano_usd / NANO
     notes = {name: _of_limit(study, name) for name in analysis.BUDGET_LINES}
     counts = counted(t.state for t in study.trials)
@@ -254,7 +250,7 @@ def facts(study: StudyRecord) -> list[Fact]:
 
 
 def mattered_lines(known: Mapping[str, Effects], taken: Mapping[str, object] | None = None) -> list[str]:
-    """Name the most important parameters that the recommended model has, in a sentence for each objective."""
+    """Name the recommended model's most important parameters, in a sentence for each objective."""
     lines = []
     for name, found in known.items():
         most = [one for one in found.shares if taken is None or one in taken][:MOST_MATTERING]
@@ -281,7 +277,7 @@ def _of_limit(study: StudyRecord, name: str) -> str:
 
 
 def failure_rows(study: StudyRecord) -> list[FailureRow]:
-    """Return at most eight reasons why trials failed, the most frequent first."""
+    """Return at most eight reasons of failed trials, the most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
     for trial in study.started:
         if trial.state == "failed":
@@ -298,11 +294,11 @@ def failure_rows(study: StudyRecord) -> list[FailureRow]:
 
 
 MORE: Mapping[str, str] = {"wall_seconds": "trained in", "latency_ms": "predicts in", "model_parameters": "parameters"}
-"""Headings of metrics that are shown of each model, if no objective or constraint shows them."""
+"""Headings of metrics that are shown for each model, if no objective or constraint shows them."""
 
 
 def more_names(study: StudyRecord) -> list[str]:
-    """Return the metrics in `MORE` that trials measured and no other column shows."""
+    """Return the measured metrics of `MORE` that no other column shows."""
     last = [trial.epochs[-1].metrics for trial in study.started if trial.epochs]
     shown = set(analysis.measured_names(study))
     if "cost_usd" in shown and all(one.get("cost_usd", 0.0) < CENT for one in last):
@@ -311,7 +307,7 @@ def more_names(study: StudyRecord) -> list[str]:
 
 
 def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[ModelRow]:
-    """Return table rows of the best models, the recommended one first, with commands that export each."""
+    """Return rows of the best models, the recommended model first."""
     planned = last_epoch(study.spec)
     schedule = mapping(study.spec.get("training")).get("schedule")
     with_rate = frozenset() if study.not_trained_here else with_learning_rate(study)
@@ -343,7 +339,7 @@ def archive_rows(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Mo
 
 
 def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether this project's trainer followed its schedule. False for functions and endless streams."""
+    """Return whether our trainer followed its schedule. False for functions and endless streams."""
     if any("models" in one.facts for one in trial.attempts):
         return False
     counted = [one.facts["samples"] for one in trial.attempts if "samples" in one.facts]
@@ -352,7 +348,7 @@ def _is_trained_by_us(study: StudyRecord, trial: TrialRecord) -> bool:
 
 
 def baseline_rows(study: StudyRecord) -> list[ModelRow]:
-    """Return table rows of the baselines. Baselines that are trials are also in the table of trials."""
+    """Return rows of the baselines. Trained baselines are also in the trials' table."""
     return [
         ModelRow(
             trial=one.trial,
@@ -371,7 +367,7 @@ _MISSING = Cell(text=NOTHING, sort="", numeric=True)
 
 
 def _values(study: StudyRecord, metrics: Mapping[str, float], stderr: float | None = None) -> list[Cell]:
-    """Return a cell per objective and constrained metric. The deciding objective has its 95 % interval, if known."""
+    """Return a cell per objective and constrained metric, with a known 95 % interval of the deciding objective."""
     names, seconds, judged = analysis.measured_names(study), metrics.get("wall_seconds"), judged_of(study)
     cells = {name: cell(name, metrics[name], seconds) for name in names if name in metrics}
     if stderr is not None and judged in cells:
@@ -381,7 +377,7 @@ def _values(study: StudyRecord, metrics: Mapping[str, float], stderr: float | No
 
 
 def trial_table(study: StudyRecord) -> tuple[list[tuple[str, bool]], list[list[Cell]]]:
-    """Return columns (heading, whether numeric) and rows of the baselines, then of all started trials."""
+    """Return columns (heading, whether numeric), and rows of baselines, then of started trials."""
     params = [f"params.{name}" for name in parameter_names(study)]
     names = ["trial", "state", *(f"values.{name}" for name in analysis.measured_names(study))]
     names += [*(["feasible"] if study.constraints else []), "epochs", "cost_usd", *params]

@@ -1,4 +1,4 @@
-"""Draws learning curves: trials' objectives by epoch, with marks for pauses, resumptions, pruning and failures."""
+"""Draws learning curves: objectives by epoch, with marks for decisions and ends."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ ENDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """Look of the mark for one kind of decision on a learning curve."""
+    """Look of the mark for one kind of decision."""
 
     name: str
     symbol: str
@@ -54,7 +54,7 @@ MARKS = (
 
 
 def learned(study: StudyRecord) -> list[Objective]:
-    """Return the objectives with a learning curve: they change with the epoch, and are no sums over epochs."""
+    """Return the objectives with a learning curve: they change with the epoch, and are not sums over epochs."""
     return [
         o
         for o in study.objectives
@@ -64,7 +64,7 @@ def learned(study: StudyRecord) -> list[Objective]:
 
 
 def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRecord]:
-    """Return the trials to draw: all, or if there are too many, the best models' trials and a sample of the others."""
+    """Return the trials to draw: all, or the best models' trials and a sample of the others."""
     trained = [t for t in study.started if t.epochs]
     if len(trained) <= MOST_CURVES:
         return trained
@@ -77,7 +77,7 @@ def chosen(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[TrialRec
 
 
 def learning_curves(trials: Iterable[TrialRecord], objective: Objective, baselines: Sequence[Baseline] = ()) -> Figure:
-    """Draw learning curves, one plotly trace per state with gaps between trials, and a line for each baseline."""
+    """Draw learning curves, one plotly trace per state, and a line for each baseline."""
     trials = list(trials)
     data: list[Trace] = []
     for state in DRAWN_STATES:
@@ -160,7 +160,7 @@ def _marks(trials: Iterable[TrialRecord], objective: Objective, mark: Mark) -> l
 
 
 def _decisions(trial: TrialRecord, name: str) -> list[DecisionRecord]:
-    """Return a trial's decisions of one kind. A "continue" of a paused trial counts as a resumption."""
+    """Return a trial's decisions of one kind. A "continue" of a paused trial is a thaw."""
     found = []
     before: DecisionRecord | None = None
     for one in trial.decisions:

@@ -1,4 +1,4 @@
-"""Draws forecasts of unfinished trials, compares forecasts with later measurements, and estimates savings."""
+"""Draws forecasts, compares them with later measurements, and estimates the savings of pruning."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ class Expected:
 
 
 def ahead(trial: TrialRecord, metric: str) -> list[Expected]:
-    """Return the latest forecasts of a metric beyond the trial's last epoch; empty for a finished trial."""
+    """Return the latest forecasts beyond the trial's last epoch; empty for a finished trial."""
     made = _latest(trial)
     forecast = made.forecasts.get(metric) if made is not None else None
     return [] if forecast is None else [one for one in _of(forecast) if one.epoch > len(trial.epochs)]
 
 
 def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | None) -> list[Trace]:
-    """Draw forecast intervals and medians of the most promising unfinished trials. The axis begins at `floor`."""
+    """Draw forecasts of the most promising unfinished trials. The axis begins at `floor`."""
     known = [(trial, expected) for trial in trials if (expected := ahead(trial, objective.metric))]
     known.sort(key=lambda one: objective.signed(one[1][-1].median))
     known = known[:MOST_BANDS]
@@ -75,7 +75,7 @@ def bands(trials: Iterable[TrialRecord], objective: Objective, floor: float | No
 def expected_ends(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: tuple[Objective, Objective]
 ) -> list[Trace]:
-    """Draw forecast final values, with intervals, of unfinished trials that may become best models."""
+    """Draw forecast final values of unfinished trials that may become best models."""
     known = _promising(trials, archive, objectives)
     texts = ["<br>".join(_text(trial, o.metric, e) for o, e in zip(objectives, ends, strict=True))
              for trial, ends in known]  # fmt: skip
@@ -89,7 +89,7 @@ def expected_places(
     archive: Sequence[ArchivePoint],
     objective: Objective,
 ) -> list[Trace]:
-    """Draw forecast final values of one objective, each trial at its position in the sorted list."""
+    """Draw forecast final values of one objective, at the trials' positions in the sorted list."""
     known = [one for one in _promising(trials, archive, (objective,)) if one[0].number in places]
     texts = [_text(trial, objective.metric, ends[0]) for trial, ends in known]
     if not known:
@@ -100,7 +100,7 @@ def expected_places(
 def _promising(
     trials: Sequence[TrialRecord], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]
 ) -> list[tuple[TrialRecord, list[Expected]]]:
-    """Return the unfinished trials that may become best models with their forecasts, best first objective first."""
+    """Return the unfinished trials that may become best models, with forecasts, by the first objective."""
     known = [(trial, ends) for trial in trials if (ends := _ends(trial, objectives))]
     known = [one for one in known if _may_enter(one[1], archive, objectives)]
     return sorted(known, key=lambda one: objectives[0].signed(one[1][0].median))[:MOST_ENDS]
@@ -144,7 +144,7 @@ def _of(forecast: Forecast) -> list[Expected]:
 
 
 def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]:
-    """Return forecast values at a trial's last epoch. Values that training does not change are already known."""
+    """Return forecast values at a trial's last epoch, with known values where training changes nothing."""
     if _latest(trial) is None or point(trial.epochs[-1], tuple(objectives)) is None:
         return []
     last, found, is_forecast = trial.epochs[-1], list[Expected](), False
@@ -157,7 +157,7 @@ def _ends(trial: TrialRecord, objectives: Sequence[Objective]) -> list[Expected]
 
 
 def _may_enter(ends: Sequence[Expected], archive: Sequence[ArchivePoint], objectives: Sequence[Objective]) -> bool:
-    """Return whether the best corner of the forecast intervals beats each best model in some objective."""
+    """Return whether the best corner of the forecast intervals beats each best model in an objective."""
     corner = [
         one.signed(end.low if one.direction == "minimize" else end.high)
         for one, end in zip(objectives, ends, strict=True)
@@ -181,7 +181,7 @@ def _text(trial: TrialRecord, name: str, one: Expected) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A forecast and its measurement. `quantile` is the probability that the forecast gave to smaller values."""
+    """A measured forecast. `quantile` is the probability that it gave to smaller values."""
 
     trial: int
     made_at: int
@@ -190,22 +190,23 @@ class Checked:
     quantile: float
 
     def is_inside(self, probability: float) -> bool:
-        """Return whether the measurement is inside the forecast's central interval of this probability."""
+        """Return whether the measurement is inside the central interval of this probability."""
         return abs(2 * self.quantile - 1) <= probability
 
 
 def checked(study: StudyRecord) -> list[Checked]:
-    """Return forecasts that were measured later, the last forecast for each epoch. Omits certain values."""
-    return [one for trial in study.started for made in _latest_of_each_epoch(trial) for one in _checked(trial, made)]
+    """Return forecasts that were measured later, the last for each epoch, without certain values."""
+    return [
+        one
+        for trial in study.started
+        for made in {made.epoch: made for made in trial.decisions if made.forecasts}.values()
+        for one in _checked(trial, made)
+    ]
 
 
 def share_inside(checks: Sequence[Checked], probability: float) -> float:
     """Return the share of measurements inside their central interval. `checks` must not be empty."""
     return sum(one.is_inside(probability) for one in checks) / len(checks)
-
-
-def _latest_of_each_epoch(trial: TrialRecord) -> Iterable[DecisionRecord]:
-    return {made.epoch: made for made in trial.decisions if made.forecasts}.values()
 
 
 def _checked(trial: TrialRecord, made: DecisionRecord) -> Iterator[Checked]:
@@ -222,13 +223,13 @@ def _checked(trial: TrialRecord, made: DecisionRecord) -> Iterator[Checked]:
 
 
 FEWEST_CHECKS = 10  # fewest measurements of an objective for a judgement of its forecasts
-_TELLS_NOTHING = 0.2  # largest deviation by chance at which the share of values inside the intervals is still judged
+_TELLS_NOTHING = 0.2  # largest deviation by chance at which the share inside the intervals is judged
 _PROBABILITIES = tuple(round(0.05 * place, 2) for place in range(1, 20))
 _COLOURS = (ARCHIVE, COLOURS["running"], COLOURS["complete"], COLOURS["paused"])
 
 
 def calibration(study: StudyRecord) -> Figure | None:
-    """Plot the share of measurements inside forecast intervals. Above the diagonal, forecasts are too cautious."""
+    """Plot the share of measurements inside forecast intervals; above the diagonal, forecasts are too cautious."""
     found = _by_metric(study)
     if not found:
         return None
@@ -252,7 +253,7 @@ def calibration(study: StudyRecord) -> Figure | None:
 
 
 def calibration_lines(study: StudyRecord) -> list[str]:
-    """Describe for each objective how many measurements were inside their forecast intervals."""
+    """Describe for each objective the share of measurements inside their forecast intervals."""
     return [_sentence(metric, checks) for metric, checks in _by_metric(study).items()]
 
 
@@ -287,7 +288,7 @@ def _sentence(metric: str, checks: Sequence[Checked]) -> str:
 
 
 def _judged(share: float, trials: int) -> str:
-    """Judge forecasts within two standard errors, computed from trials, because a trial's values are correlated."""
+    """Judge forecasts within two standard errors over trials, because a trial's values are correlated."""
     chance = 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / trials)
     if abs(share - INTERVAL) <= chance:
         if chance > _TELLS_NOTHING:
@@ -297,34 +298,35 @@ def _judged(share: float, trials: int) -> str:
     return f", so the forecasts were {found}"
 
 
-RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a decision that continued a trial by chance
+RANDOM_CONTINUATION = "random continuation"  # prefix of the reason of a continuation by chance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """Epochs and dollars that were saved by stopping trials early."""
+    """Epochs and dollars saved by stopping trials early."""
 
     stopped: int  # number of trials stopped or paused by a decision before the last epoch
     epochs: int  # epochs that these trials did not train
     usd: float  # price of these epochs in dollars, at each trial's mean price of an epoch
     continued: int
-    found: int  # number of continued trials with one of the best models after the epoch of the would-be stop
+    found: int  # number of continued trials with a best model after the epoch of the avoided stop
 
     @property
     def missed(self) -> float | None:
-        """Return how many stopped trials would probably have been among the best models; None without a sample."""
+        """Return the probable number of stopped trials with best models; None without a sample."""
         return self.stopped * self.found / self.continued if self.continued else None
 
 
 def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | None:
-    """Return the savings of pruning. None if no trial was stopped, or the number of epochs is unknown."""
+    """Return the savings of pruning; None without stopped trials or a known number of epochs."""
     planned = last_epoch(study.spec)
     if planned is None:
         return None
     stopped = [trial for trial in study.started if _was_stopped(trial, planned)]
     if not stopped:
         return None
-    by_chance = [(trial, first) for trial in study.started if (first := _first_by_chance(trial)) is not None]
+    chances = [(trial, list(filter(is_by_chance, trial.decisions))) for trial in study.started]
+    by_chance = [(trial, decisions[0]) for trial, decisions in chances if decisions]
     latest = {point.trial: point.epoch for point in sorted(archive, key=lambda one: one.epoch)}
     return Savings(
         stopped=len(stopped),
@@ -336,7 +338,7 @@ def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | No
 
 
 def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[str]:
-    """Describe the savings of pruning and the models it may have missed; empty without stopped trials."""
+    """Describe the savings of pruning and the models it may have missed."""
     found = savings(study, archive)
     if found is None:
         return []
@@ -357,21 +359,14 @@ def savings_lines(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[s
 
 
 def _was_stopped(trial: TrialRecord, planned: int) -> bool:
-    is_over = trial.state in ("pruned", "paused")
-    return is_over and bool(trial.epochs) and trial.epochs[-1].epoch < planned and _was_decided(trial)
-
-
-def _was_decided(trial: TrialRecord) -> bool:
-    """Return whether a decision at the trial's last epoch, other than "continue", ended the trial."""
+    """Return whether a decision ended the trial at its last epoch, before the planned end."""
+    if trial.state not in ("pruned", "paused") or not trial.epochs or trial.epochs[-1].epoch >= planned:
+        return False
     return any(one.action != "continue" and one.epoch >= trial.epochs[-1].epoch for one in trial.decisions)
 
 
-def _first_by_chance(trial: TrialRecord) -> DecisionRecord | None:
-    return next((one for one in trial.decisions if is_by_chance(one)), None)
-
-
 def is_by_chance(decision: DecisionRecord) -> bool:
-    """Return whether chance alone let a trial continue, which the pruner would have stopped."""
+    """Return whether a trial continued by chance alone."""
     return decision.action == "continue" and decision.reason.startswith(RANDOM_CONTINUATION)
 
 

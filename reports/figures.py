@@ -1,4 +1,4 @@
-"""Builds figures of a study as plain plotly data: trade-offs, bars and hypervolume."""
+"""Figures of a study as plain plotly data: trade-offs, bars and hypervolume."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ LEAST_SHOWN = 0.005  # smallest share of a parameter that has a bar of its own
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A bar of a small chart. `share` is its length in percent of the longest bar, `detail` explains its name."""
+    """A bar of a small chart. `share` is in percent of the longest bar, `detail` explains the name."""
 
     name: str
     text: str
@@ -60,7 +60,7 @@ class Bar:
 
 
 def money_bars(study: StudyRecord) -> tuple[list[Bar], list[Bar]]:
-    """Return bars with the dollars by kind of charge, and bars by the state of the charged trials."""
+    """Return the dollars by kind of charge, and by the state of the charged trials."""
     kinds = {name: value for name, value in analysis.money_by_kind(study).items() if value}
     outcomes = analysis.money_by_outcome(study)
     order = [s for s in ("complete", "pruned", "failed", "paused", "running") if s in outcomes]
@@ -88,7 +88,7 @@ def _bars(amounts: Mapping[str, float], colours: Mapping[str, str], words: Mappi
 
 
 def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
-    """Return bars of the most important parameters for one objective. Importances near 0 share the last bar."""
+    """Return bars of the most important parameters. Importances near 0 share the last bar."""
     told = [name for name, share in shares.items() if share >= LEAST_SHOWN][:12]
     bars = [
         Bar(
@@ -108,10 +108,10 @@ def importance_bars_of(shares: Mapping[str, float]) -> list[Bar]:
 
 MOST_MATRIX_OBJECTIVES = 4
 MOST_DOTS = 3000
-"""Most trials in a figure, an even sample and all of the archive: with more a browser takes seconds to draw them."""
+"""Most trials in a figure, an even sample besides the archive: more take a browser seconds to draw."""
 INFEASIBLE = ", infeasible"
 BEST_MODELS, BEST_TRIALS = "best models (any epoch)", "best finished trials"
-"""Names for people of the archive and of the front."""
+"""Displayed names of the archive and the front."""
 CONFIRMED, CONFIRMED_COLOUR = "confirmed with fresh seeds", "#7b3f98"
 
 
@@ -123,7 +123,7 @@ def as_plotly(plain: Figure) -> Any:
 
 
 def trade_off(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Figure:
-    """Plot the trials' last values and the best models: a sorted list, a plane, or a plane per pair of objectives."""
+    """Plot trials and best models: as a sorted list, a plane, or a plane per pair of objectives."""
     objectives, taken = study.objectives[:MOST_MATRIX_OBJECTIVES], recommended(study)
     if len(objectives) == 1:
         return _sorted_list(study, archive, taken)
@@ -194,7 +194,7 @@ def _plane(study: StudyRecord, archive: Sequence[ArchivePoint], taken: Recommend
     ordered = sorted(zip(archive, hovers, strict=True), key=lambda p: p[0].values[first.metric])
     xs = [short(p.values[first.metric]) for p, _ in ordered]
     ys = [short(p.values[second.metric]) for p, _ in ordered]
-    # The staircase that the archive attains: between two points the value of the better point holds.
+    # The staircase that the archive attains: each point's value holds until the next point.
     line = {"color": ARCHIVE, "width": 1.5, "shape": "hv" if first.direction == "minimize" else "vh"}
     data.append(_stars(xs, ys, [text for _, text in ordered], mode="lines+markers", line=line))
     data += expected_ends(study.started, archive, (first, second))
@@ -251,7 +251,7 @@ def _front_rings(study: StudyRecord, first: Objective, second: Objective) -> lis
 
 
 def _reference(study: StudyRecord, first: Objective, second: Objective) -> list[Trace]:
-    """Return the reference point, hidden until its legend entry is clicked, because it may be far from the trials."""
+    """Return the reference point, hidden until its legend entry is clicked, because it may be far away."""
     reference = reference_of(study)
     if reference is None:
         return []
@@ -270,7 +270,7 @@ def _drawn(study: StudyRecord, archive: Sequence[ArchivePoint], objective: Objec
 def _matrix(
     study: StudyRecord, archive: Sequence[ArchivePoint], objectives: Sequence[Objective], taken: Recommendation | None
 ) -> Figure:
-    """Draw a plane per pair of objectives, up to three in a row, as SVG because browsers limit WebGL canvases."""
+    """Draw a plane per pair of objectives, as SVG because browsers limit WebGL canvases."""
     pairs = list(combinations(objectives, 2))
     columns = min(len(pairs), 3)
     rows = -(-len(pairs) // columns)
@@ -297,7 +297,7 @@ def _matrix(
 
 
 def bar_chart(bars: Sequence[Bar]) -> Figure:
-    """Draw the bars that the page's tables show, for viewers without the page, with the first bar on top."""
+    """Draw bars, with the first on top, for viewers without the page."""
     places = list(range(len(bars)))
     trace: Trace = {
         "type": "bar",
@@ -317,7 +317,7 @@ def bar_chart(bars: Sequence[Bar]) -> Figure:
 
 
 def hypervolume(study: StudyRecord) -> Figure:
-    """Plot the best models' hypervolume by dollars, in percent of its present value. Dotted lines are baselines."""
+    """Plot the best models' hypervolume by dollars, in percent of its present value, with baselines."""
     curve = analysis.hypervolume_curve(study)
     known = curve[-1].hypervolume
     trace: Trace = {
@@ -343,7 +343,7 @@ def hypervolume(study: StudyRecord) -> Figure:
 
 
 def hypervolume_in_words(study: StudyRecord) -> str:
-    """Describe the figure for several objectives: `half of the money reached 93 % of it; usual trees alone 61 %`."""
+    """Describe the figure: `half of the money reached 93 % of it; usual trees alone 61 %`."""
     curve = analysis.hypervolume_curve(study)
     if len(study.objectives) == 1 or not curve or not curve[-1].hypervolume > 0:
         return ""

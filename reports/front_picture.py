@@ -1,4 +1,4 @@
-"""Draws the trade-off figure as inline SVG, which needs no script, with the same data, colours and axes."""
+"""Draws the trade-off figure as inline SVG, which needs no script."""
 
 import math
 import re
@@ -13,12 +13,12 @@ from reports.phrases import number, percent, usd
 from reports.plotting import Figure, sampled
 
 STYLE = Path(__file__).with_name("front_picture.css")
-"""Style sheet of the picture; pages that show the picture add it to their own."""
+"""Style sheet of the picture, for pages that show it."""
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 112, 16, 16, 58
-MOST_POINTS = 500  # points of a group that are drawn, an even sample: a page carries each with its text
+MOST_POINTS = 500  # most points of a group, an even sample: the page contains each with its text
 MOST_TICKS = 4
-MOST_SPANS = 3  # distance of a baseline from the points, in their range, beyond which it is left out
+MOST_SPANS = 3  # largest distance of a drawn baseline from the points, as a multiple of their range
 LINES_OF_TEXT = 3  # lines of a point's text: its name and two objectives
 _MARKS = {
     "diamond": '<path class="kept" fill="{2}" d="M{0} {1}m0 -6l6 6l-6 6l-6 -6z">{3}</path>',
@@ -27,12 +27,12 @@ _MARKS = {
     "circle": '<circle class="dot" cx="{0}" cy="{1}" r="4" fill="{2}" fill-opacity="0.75">{3}</circle>',
     "open": '<circle class="open" cx="{0}" cy="{1}" r="5" stroke="{2}">{3}</circle>',
 }
-"""Marks by plotly's symbol; every other symbol is an open circle."""
+"""Marks by plotly's symbol. Other symbols are open circles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """An axis from the least to the largest drawn value, with its length in the picture."""
+    """An axis from the least to the largest drawn value."""
 
     layout: Mapping[str, Any]
     low: float
@@ -62,7 +62,7 @@ class _Axis:
 
 
 def front_picture(plain: Figure) -> Markup:
-    """Return the first plane of a `trade_off` figure as SVG markup; empty without points."""
+    """Return the first plane of a `trade_off` figure as SVG; empty without points."""
     data: Any = plain["data"]
     layout: Any = plain["layout"]
     traces = [one for one in data if one.get("xaxis", "x") == "x" and one.get("visible") != "legendonly"]

@@ -1,20 +1,4 @@
-"""Figures of a study, by name: those on its page, and further ones.
-
-| name | shows |
-|---|---|
-| trade_off | the trials, and the best models |
-| hypervolume | hypervolume against dollars, in percent of the best known |
-| curves.METRIC | learning curves of an objective |
-| parameters.METRIC.PARAMETER | a parameter against an objective |
-| spending.kind, spending.outcome | dollars by kind of charge, and by outcome of the trials |
-| importance.METRIC | importance of the parameters for an objective |
-| calibration | share of forecasts that came true |
-| timeline | trials by device, idle time and faults |
-| surface.METRIC | an objective over its two most important numeric parameters |
-| residuals | the recommended model's estimates against actual numbers, on validation |
-| parallel.METRIC | each trial as a line through its parameters to an objective |
-| learning_rates | learning rates by effective batch, with the rule that scales them |
-"""
+"""Figures of a study, by name. docs/python.md lists them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +25,7 @@ from studies.results.recommendation import Recommendation, recommended
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """A figure of the page, with its text for screen readers."""
+    """A figure of the page, with a text for screen readers."""
 
     figure: Figure
     label: str
@@ -49,7 +33,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A figure's description, its drawing function (None without data), and its group and id on the page."""
+    """A figure's title, drawing function (None without data), and group and id on the page."""
 
     title: str
     draw: Callable[[], Figure | None]
@@ -66,7 +50,7 @@ def figures_of_page(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> Groups:
-    """Return the page's figures by group and id. Ids are numbers."""
+    """Return the page's figures by group and id."""
     drawn: Groups = {}
     for one in _entries(study, archive, known, taken).values():
         if one.group and (plain := one.draw()) is not None:
@@ -79,7 +63,7 @@ def figures_of_page(
 
 
 def effects_of(study: StudyRecord) -> dict[str, Effects | None]:
-    """Return the parameters' effects on each objective, by metric; None if unknown."""
+    """Return the parameters' effects on each objective; None if unknown."""
     return {objective.metric: effects(study, objective) for objective in study.objectives}
 
 
@@ -89,7 +73,7 @@ def _entries(
     known: Mapping[str, Effects | None] | None = None,
     taken: Recommendation | None = None,
 ) -> dict[str, _Entry]:
-    """Return all figures by name, in the page's order. Before the first epoch, only spending is shown."""
+    """Return all figures by name, in the page's order. Before the first epoch, there is only spending."""
     spending = {
         f"spending.{name}": _Entry(f"Dollars by {words}", partial(_spending, study, place))
         for place, (name, words) in enumerate((("kind", "kind of charge"), ("outcome", "outcome of their trials")))
@@ -166,14 +150,14 @@ def _shares(known: Effects | None) -> Mapping[str, float]:
 
 
 class FigureError(UserError, KeyError):
-    """A study has no figure of the requested name."""
+    """There is no such figure."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show it quoted
 
 
 class Gallery(Mapping[str, Any]):
-    """All figures of a study by name, as plotly figures with titles. Each figure is drawn on access."""
+    """All figures of a study by name, as titled plotly figures that are drawn on access."""
 
     def __init__(self, study: StudyRecord) -> None:
         study = redacted(study)

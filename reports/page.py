@@ -1,7 +1,7 @@
 """Draws a study as one HTML file that works offline.
 
-Three measures keep users' text from becoming code: the template escapes values, figures escape text for plotly, and the
-content security policy runs scripts by hash and loads nothing.
+Users' text cannot become code: the template escapes values, figures escape text for plotly, and the content security
+policy runs scripts by hash and loads nothing.
 """
 
 import base64
@@ -42,12 +42,12 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "_bytes": {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0},
     "model_parameters": {"M": 1e6, "": 1.0},
 }
-"""Units, largest first, with their size in the metric's own unit, by the ending of the metric's name."""
+"""Units, largest first, with their size in the metric's own unit, by the ending of its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """A limit on a metric that readers may set: "most" or "least", in units of `scale`, such as 0.01 for percent."""
+    """A limit that readers may set: the "most" or "least" of a metric in units of `scale`: 0.01 is percent."""
 
     name: str
     column: int
@@ -58,7 +58,7 @@ class Limit:
 
 
 def limits(study: StudyRecord, archive: Sequence[ArchivePoint]) -> list[Limit]:
-    """Return the limits that readers may set: one per metric except the first objective. Empty below two models."""
+    """Return a limit per metric except the first objective; empty below two models."""
     if len(archive) < 2:
         return []
     trials = {trial.number: trial for trial in study.started}
@@ -91,18 +91,18 @@ def _unit(name: str, values: Sequence[float]) -> tuple[str, float]:
 
 
 FIRST_ROWS = 150
-"""Most rows of the table that are plain HTML; the others are packed: a browser that lays out a thousand draws its first
+"""Most table rows in plain HTML. Other rows are packed, because a browser that lays out a thousand rows draws its first
 chart a second later."""
-MOST_ROWS = 1000  # most trials that the table shows at once; if there are more, a button shows the packed rows
+MOST_ROWS = 1000  # most trials that the table shows at once; beyond, a button shows the packed rows
 
 
 def write_report(study: StudyRecord, out: Path) -> Path:
-    """Write the page of a study, completely or not at all."""
+    """Write a study's page, completely or not at all."""
     return replace_file(out, render(study))
 
 
 def replace_file(out: Path, text: str) -> Path:
-    """Replace a file's text completely or not at all, and return its absolute path."""
+    """Replace a file's text completely or not at all. Returns the absolute path."""
     out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -116,7 +116,7 @@ def replace_file(out: Path, text: str) -> Path:
 
 
 def render(study: StudyRecord) -> str:
-    """Return the page as text. Passwords in URLs are hidden everywhere."""
+    """Return the page as text, without passwords."""
     study = redacted(study)
     study = replace(study, reference_point=reference_of(study))  # worked out once
     archive = analysis.archive(study)
@@ -167,7 +167,7 @@ def render(study: StudyRecord) -> str:
 
 
 def page_parts() -> dict[str, object]:
-    """Return template values that every page needs: its content security policy and its scripts."""
+    """Return the template values of every page: content security policy and scripts."""
     own_script = _own_script()
     return {
         "policy": _policy(plotly_script(), own_script),
@@ -190,7 +190,7 @@ def _table(study: StudyRecord) -> dict[str, object]:
 
 
 def as_json(value: object) -> str:
-    """Return compact JSON, in which NaN and infinity become null."""
+    """Return compact JSON. NaN and infinity become null."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):  # rare, and the way around it is slow
@@ -199,7 +199,7 @@ def as_json(value: object) -> str:
 
 @cache
 def plotly_script() -> str:
-    """Return plotly.js from the installed package, so that the page needs no network."""
+    """Return plotly.js from the installed package."""
     from plotly.offline import get_plotlyjs
 
     # A script element ends at this word even inside a string.
@@ -217,7 +217,7 @@ def _own_script() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Return a content security policy that runs only these scripts and fetches nothing."""
+    """Return a policy that runs only these scripts and fetches nothing."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -1,4 +1,4 @@
-"""Loads this folder's templates, which escape every value and refuse undefined names, and removes secrets."""
+"""Loads this folder's templates, which escape values and refuse undefined names, and removes secrets."""
 
 import base64
 import zlib
@@ -16,7 +16,7 @@ from studies.records.records import StudyRecord
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """Return a template of this folder by its file name."""
+    """Return a template by its file name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -29,7 +29,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def with_code(text: str) -> Markup:
-    """Escape a text, and show parts between backticks as code."""
+    """Escape a text, with parts between backticks as code."""
     parts = str(escape(text)).split("`")
     whole = len(parts) % 2 == 1  # backticks come in pairs
     marked = [f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)]
@@ -43,7 +43,7 @@ _FROM_PAGE = str.maketrans(_FREE, _MARKUP)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A compressed text, and its size."""
+    """A compressed text."""
 
     text: Markup  # zlib bytes in base 85, safe inside a script element
     size: int  # number of zlib bytes; the last group of five characters may hold fewer than four
@@ -57,12 +57,12 @@ def packed(text: str) -> Packed:
 
 
 def unpacked(text: str) -> str:
-    """Return the original text of a `packed` text from the page."""
+    """Return the original of a `packed` text."""
     return zlib.decompress(base64.b85decode(text.strip().translate(_FROM_PAGE))).decode()
 
 
 def redacted(study: StudyRecord) -> StudyRecord:
-    """Return the study without secrets, so that pages, figures and summaries need not hide anything."""
+    """Return the study without secrets."""
     trials = tuple(
         replace(
             t,

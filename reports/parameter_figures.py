@@ -1,4 +1,4 @@
-"""Plots objectives against parameters: one panel each, the most important ones together, and learning rates."""
+"""Plots objectives against parameters, and learning rates against batches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,19 +31,19 @@ from studies.results.recommendation import Recommendation
 from trainers.commands.command import COMMAND
 from trainers.protocol import ParameterValue
 
-MOST_DOTS = 1500  # most trials in a figure, an even sample of them: there are as many panels as parameters
+MOST_DOTS = 1500  # most trials in a figure, an even sample: there is a figure for each parameter
 
 
 def parameter_names(study: StudyRecord) -> list[str]:
-    """Return the names of started trials' parameters: first the names in the space, in its order, then others."""
+    """Return the started trials' parameters: in the space's order, then others."""
     used = {name for trial in study.started for name in trial.params}
     declared = [name for name in known_space(study) if name in used]
     return declared + sorted(used - set(declared))
 
 
 def parameter_panel(study: StudyRecord, name: str, objective: Objective) -> Figure:
-    """Plot an objective against one parameter. Pruned trials are faint."""
-    trained = sampled([t for t in study.started if math.isfinite(_value(t, objective))], MOST_DOTS)
+    """Plot an objective against a parameter. Pruned trials are faint."""
+    trained = sampled(_measured(study, objective), MOST_DOTS)
     y_axis = objective_axis(objective, [_value(t, objective) for t in trained]) | {"title": {"text": ""}}
     return _panel(study, name, objective, trained, y_axis)
 
@@ -78,14 +78,14 @@ def _number_axis(name: str, declared: Mapping[str, object], active: list[TrialRe
 
 
 def _choices(declared: Mapping[str, object], used: list[ParameterValue]) -> list[str]:
-    """Return all choices as texts: the space's choices in order, then others that trials used."""
+    """Return all choices as texts: the space's, then others that trials used."""
     given = declared.get("choices")
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     return list(dict.fromkeys(str(value) for value in [*listed, *used]))
 
 
 def _choice_axis(name: str, choices: list[str]) -> dict[str, object]:
-    """Return an axis with the choices at 0, 1, 2 and so on, so that dots of equal choices can be side by side."""
+    """Return an axis with the choices at 0, 1, 2 and so on, so that their dots can be side by side."""
     texts = [escape(cut(choice, 24)) for choice in choices]
     ends = [-0.5, max(len(choices), 1) - 0.5]
     return axis(escape(name), tickvals=list(range(len(choices))), ticktext=texts, range=ends, zeroline=False)
@@ -112,7 +112,7 @@ def _dots(name: str, objective: Objective, trials: list[TrialRecord], choices: l
 
 
 def _aside(trial: int) -> float:
-    """Return a small horizontal shift for a trial's dot, which is the same in every panel."""
+    """Return a small horizontal shift for a trial's dot, equal in every panel."""
     golden = (math.sqrt(5) - 1) / 2
     return round(0.3 * (trial * golden % 1 - 0.5), 3)
 
@@ -125,9 +125,9 @@ def _number(value: ParameterValue) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-MOST_LINES = 300  # most trials in parallel coordinates: more lines hide each other
+MOST_LINES = 300  # most trials in parallel coordinates; more lines hide each other
 MOST_AXES = 9
-LEAST_TRIALS = 10  # fewer say too little for a figure
+LEAST_TRIALS = 10  # least number of trials for a figure
 BANDS: tuple[tuple[str, str], ...] = (
     ("best fifth", "#0d6e63"),
     ("second fifth", "#4f9d6b"),
@@ -135,15 +135,15 @@ BANDS: tuple[tuple[str, str], ...] = (
     ("fourth fifth", "#c9752c"),
     ("last fifth", "#b8434f"),
 )
-"""Names and colours of the groups of trials, from the best to the worst fifth by the objective."""
+"""Names and colours of the trials' fifths by the objective, the best first."""
 
 
 def surface(
     study: StudyRecord, objective: Objective, effects: Effects, taken: Recommendation | None = None
 ) -> Figure | None:
-    """Plot the objective against its two most important numeric parameters, with the trials.
+    """Plot the objective against its two most important numeric parameters.
 
-    Only parameters of the recommended model (a star) count. Returns None if fewer than two, or if few trials have both.
+    Only parameters of the recommended model (a star) count. Returns None without two of them, or with few trials.
     """
     names = [name for name in effects.numeric() if taken is None or name in taken.params][:2]
     if len(names) < 2:
@@ -187,9 +187,9 @@ def surface(
 
 
 def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mapping[str, float]) -> Figure | None:
-    """Draw each trial as a line through its most important parameters to the objective, in five colours.
+    """Draw each trial as a line through its most important parameters to the objective.
 
-    plotly's own parallel coordinates need WebGL and compile code, which the page's content security policy forbids.
+    Plotly's own parallel coordinates compile code, which the page's content security policy forbids.
     """
     trained = _measured(study, objective)
     names = list(shares)[:MOST_AXES] or parameter_names(study)[:MOST_AXES]
@@ -201,7 +201,8 @@ def parallel_coordinates(study: StudyRecord, objective: Objective, shares: Mappi
     scales.append(_Scale(study, objective.metric, values, is_metric=True))
     data = [_band(ranked, place, scales, objective) for place in reversed(range(len(BANDS)))]  # the best lie on top
     margin = {"l": 60, "r": 30, "t": 12, "b": 8}  # slanted names reach beyond the first axis
-    axes = {"xaxis": _names_axis(scales), "yaxis": _no_axis()}
+    no_axis = axis("", range=[-0.1, 1.1], showticklabels=False, showgrid=False, zeroline=False)
+    axes = {"xaxis": _names_axis(scales), "yaxis": no_axis}
     return figure(data, height=420, margin=margin, annotations=_ends(scales), **axes)
 
 
@@ -211,7 +212,7 @@ def _in_order(declared: object, given: set[str]) -> list[str]:
 
 
 class _Scale:
-    """A vertical axis, with positions of values between 0 (least) and 1 (largest)."""
+    """A vertical axis, from 0 (least value) to 1 (largest value)."""
 
     def __init__(
         self, study: StudyRecord, name: str, values: Sequence[ParameterValue | None], *, is_metric: bool = False
@@ -227,7 +228,7 @@ class _Scale:
         self._low, self._high = min(numbers, default=0.0), max(numbers, default=1.0)
 
     def place(self, value: ParameterValue | None) -> float | None:
-        """Return the value's position from 0 to 1, or None for an inactive parameter."""
+        """Return the value's position, or None for an inactive parameter."""
         if value is None or not math.isfinite(self._number(value)):
             return None
         width = self._high - self._low
@@ -288,10 +289,6 @@ def _names_axis(scales: Sequence[_Scale]) -> dict[str, object]:
     return axis("", tickvals=list(range(len(scales))), ticktext=names, range=ends, zeroline=False, tickangle=-30)
 
 
-def _no_axis() -> dict[str, object]:
-    return axis("", range=[-0.1, 1.1], showticklabels=False, showgrid=False, zeroline=False)
-
-
 def _ends(scales: Sequence[_Scale]) -> list[dict[str, object]]:
     return [
         {"x": x, "y": y, "text": escape(cut(text, 12)), "showarrow": False, "yanchor": anchor, "font": {"size": 11}}
@@ -306,11 +303,7 @@ def _axis_of(study: StudyRecord, name: str, values: Sequence[float]) -> dict[str
 
 
 def _measured(study: StudyRecord, objective: Objective) -> list[TrialRecord]:
-    return [
-        trial
-        for trial in study.started
-        if trial.epochs and math.isfinite(trial.epochs[-1].metrics.get(objective.metric, math.nan))
-    ]
+    return [trial for trial in study.started if math.isfinite(_value(trial, objective))]
 
 
 def _dot_text(trial: TrialRecord, objective: Objective, names: Sequence[str]) -> str:
@@ -320,7 +313,7 @@ def _dot_text(trial: TrialRecord, objective: Objective, names: Sequence[str]) ->
 
 
 _POWERS = {"linear": 1.0, "sqrt": 0.5}
-"""Power of the effective batch with which the learning rate grows, by scaling rule."""
+"""Power of the effective batch to which the learning rate is proportional, by scaling rule."""
 FEWEST_BATCHES = 2
 
 
@@ -332,7 +325,7 @@ class _Trained:
 
 
 def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure | None:
-    """Plot learning rates by effective batch, with the scaling rule as a line. None with fewer than two batches."""
+    """Plot learning rates by effective batch, with the scaling rule. None with fewer than two batches."""
     objective = study.objectives[0]
     with_rate = with_learning_rate(study)
     trained = (_trained(trial) for trial in study.started if trial.number in with_rate)
@@ -355,13 +348,8 @@ def learning_rates(study: StudyRecord, taken: Recommendation | None) -> Figure |
     return figure(data, height=400, xaxis=x_axis, yaxis=y_axis)
 
 
-def has_learning_rate(study: StudyRecord, trial: TrialRecord) -> bool:
-    """Return whether the trial's recorded learning rate was used in training. See `with_learning_rate`."""
-    return trial.number in with_learning_rate(study)
-
-
 def with_learning_rate(study: StudyRecord) -> frozenset[int | None]:
-    """Return the trials that used their recorded learning rate. Boosted trees, for example, do not use one."""
+    """Return the trials that used their recorded learning rate. Boosted trees, for example, have none."""
     given = {trial.number for trial in study.started if "learning_rate" in trial.params}
     if given or study.spec.get("task") == COMMAND or "learning_rate" in known_space(study):
         return frozenset(given)

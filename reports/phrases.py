@@ -1,4 +1,4 @@
-"""Words for people: dollars, durations and parameters, and the states of studies and trials."""
+"""Formats dollars, durations and metrics, and the states of studies and trials."""
 
 import math
 import re
@@ -11,14 +11,14 @@ from studies.records.records import TRIAL_STATES, StudyRecord, StudyState, Trial
 
 NOTHING = "–"  # noqa: RUF001 - an en dash is how a table says "none"
 CENT = 0.01
-_LEAST_USD = 1e-7  # dollars below which powers of ten are printed: a few zeros are easier to read
+_LEAST_USD = 1e-7  # dollars below which powers of ten are printed; a few zeros are easier to read
 SHARES = ("error", "accuracy")  # endings of the names of metrics that are shares
 _OF_DISTANCES = re.compile(r"(?i)(?<![a-z])(squared?|absolute|abs|r?mse|mae)(?![a-z])")
-"""Words in the names of errors that are no shares: they are in the target's unit or in its square."""
+"""Words in the names of errors that are not shares, but in the target's unit or its square."""
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Format a number with `digits` significant digits (whole numbers: no fraction), and other values as text."""
+    """Format a number with `digits` significant digits, without a fraction if it is whole; other values as text."""
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -39,7 +39,7 @@ def _scientific(value: float, digits: int) -> str:
 
 
 def usd(value: float) -> str:
-    """Format dollars: with cents from one dollar on, else with up to three significant digits."""
+    """Format dollars: from one dollar with cents, else with up to three significant digits."""
     if not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -54,18 +54,18 @@ def usd(value: float) -> str:
 
 
 def whichever_first(limits: Iterable[str]) -> str:
-    """Join the texts of limits that are not empty, and add that the first limit to be reached counts."""
+    """Join the limits that are not empty: `$1.00 or 2 h, whichever comes first`."""
     given = [limit for limit in limits if limit]
     return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
 
 
 def exact_usd(value: float) -> str:
-    """Format dollars with six significant digits, for a limit that is compared with another number."""
+    """Format dollars with six significant digits, for comparisons."""
     return f"${value:.6g}"
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in its two largest units: `36 ms`, `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration in its two largest units: `36 ms`, `41 s`, `3 min 20 s`, `3 d 4 h`."""
     if not math.isfinite(seconds):
         return NOTHING
     if 0 < seconds < 0.0995:
@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def metric(name: str, value: object) -> str:
-    """Format a metric's value with the unit that its name implies."""
+    """Format a metric's value with the unit of its name."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return number(value)
     for ending, in_words in _UNITS.items():
@@ -93,7 +93,7 @@ def metric(name: str, value: object) -> str:
 def value_in_words(name: str, value: float | None, seconds: float | None = None) -> str:
     """Format a metric's value with three digits and its unit; empty for None.
 
-    A mean squared error also shows its root, in the target's unit. A cost below a cent also shows the paid `seconds`.
+    Adds the root of a mean squared error, and `seconds` to a cost below a cent.
     """
     if value is None:
         return ""
@@ -122,23 +122,18 @@ def root_of(name: str, value: float) -> float | None:
     return math.sqrt(value) if is_squared and math.isfinite(value) and value >= 0 else None
 
 
-def milliseconds(value: float) -> str:
-    """Format milliseconds with three significant digits."""
-    return f"{number(value, 3)} ms"
-
-
 def is_share(name: str, value: float) -> bool:
-    """Return whether a metric is a fraction, by its name and a value between 0 and 1."""
+    """Return whether a metric is a fraction, by its name and value."""
     return 0 <= value <= 1 and name.endswith(SHARES) and _OF_DISTANCES.search(name) is None
 
 
 def interval(name: str, median: float, low: float, high: float) -> tuple[float, float]:
-    """Return a forecast's interval for a text. Intervals of fractions are limited to 0 and 1."""
+    """Return a forecast's interval. Intervals of fractions are limited to 0 and 1."""
     return (max(low, 0.0), min(high, 1.0)) if is_share(name, median) else (low, high)
 
 
 def percent(share: float) -> str:
-    """Format a fraction in percent: with two decimals, or below one percent with three significant digits."""
+    """Format a fraction in percent: with two decimals, below one percent with three significant digits."""
     hundred = 100 * share
     digits = 2 if hundred >= 1 or hundred == 0 else 2 - math.floor(math.log10(hundred))
     text = f"{hundred:.{min(digits, 8)}f}"
@@ -146,7 +141,7 @@ def percent(share: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a large count in millions, such as `2,627 M` or `1.24 M`, and a smaller count in full."""
+    """Format a large count in millions, such as `1.24 M`, and a smaller count in full."""
     if abs(value) < 1e6:
         return number(value)
     millions = value / 1e6
@@ -165,15 +160,15 @@ def size_in_bytes(value: float) -> str:
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "_usd": usd,
     "_seconds": duration,
-    "_ms": milliseconds,
+    "_ms": lambda value: f"{number(value, 3)} ms",
     "_bytes": size_in_bytes,
     "model_parameters": count,
 }
-"""Functions that print a metric's values, by the ending of the metric's name."""
+"""Formats by the ending of a metric's name."""
 
 
 def plural(count: int, word: str) -> str:
-    """Return a count and its noun, such as `1 trial` or `2 trials`."""
+    """Return a count and its noun: `1 trial`, `2 trials`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
@@ -183,12 +178,12 @@ def listed(items: list[str]) -> str:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """Return the value if it is a mapping, else an empty mapping, because stored specs are not validated."""
+    """Return the value if it is a mapping, else an empty mapping: stored specs are not validated."""
     return value if isinstance(value, Mapping) else {}
 
 
 def budget_amount(name: str, value: float) -> str:
-    """Format an amount of the budget's `usd`, `hours` or `trials`."""
+    """Format an amount of `usd`, `hours` or `trials`."""
     return usd(value) if name == "usd" else duration(value * 3600) if name == "hours" else number(value)
 
 
@@ -203,20 +198,20 @@ PAUSED_AT_THE_END = "paused at epoch {epochs} when the study closed; more budget
 
 
 def state_text(name: str, state: StudyState | str, *, driven: bool, why: str = "") -> str:
-    """Return a study's state and why it ended, such as `closed: there was nothing left to try`."""
+    """Return a study's state and reason: `closed: there was nothing left to try`."""
     if state == "running" and not driven:
         return f"running, but its controller has died; `automl resume {shlex.quote(name)}` continues it"
     return f"{state}: {why}" if why else state
 
 
 def study_sentence(study: StudyRecord, subject: str = "") -> str:
-    """Return a clause such as `moons is closed: there was nothing left to try`."""
+    """Return a clause: `moons is closed: there was nothing left to try`."""
     text = state_text(study.name, study.state, driven=study.driven, why=study.why_ended)
     return f"{subject or study.name} {_VERBS[study.state]} {text}"
 
 
 def trial_reason(trial: TrialRecord, study: str = "STUDY", baseline: str | None = None) -> str:
-    """Return why a trial is in its state. For a baseline, the text begins with the baseline's name."""
+    """Return why a trial is in its state, with the name of a `baseline` in front."""
     reason = trial.reason or _TRIALS.get(trial.state, "").format(study=shlex.quote(study), trial=trial.name)
     if reason == "closed":
         reason = PAUSED_AT_THE_END.format(epochs=len(trial.epochs))

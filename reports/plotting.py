@@ -1,6 +1,6 @@
-"""Shared parts of figures: escaping, colours, axes and hover texts.
+"""Shared parts of figures.
 
-A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts. Figures colour
+A figure is plotly.js data, `{"data": [...], "layout": {...}}`. The page's theme colours axes and texts; figures colour
 only traces, from a palette that is legible on white and black.
 """
 
@@ -28,19 +28,19 @@ COLOURS: Mapping[TrialState, str] = {
 }
 ARCHIVE = "#c2591b"
 DRAWN_STATES: tuple[TrialState, ...] = ("pruned", "failed", "paused", "running", "complete")
-"""States in the order of drawing: the most important state lies on top."""
+"""States in the order of drawing: the most important is on top."""
 MOST_HOVER_PARAMS = 14
 TOP, TOP_WITH_TITLE = 12, 92
-"""Space above a figure in pixels; a title needs its own, and two lines of the legend in a narrow card."""
+"""Space above a figure in pixels. A title needs a line, and two lines of legend in a narrow card."""
 
 
 def escape(text: object) -> str:
-    """Escape a text for plotly, which renders some HTML in labels and hover texts. Line breaks become spaces."""
+    """Escape a text for plotly, which renders some HTML. Line breaks become spaces."""
     return html.escape(str(text), quote=False).replace("\n", " ")
 
 
 def wrapped(text: str, width: int = 70) -> str:
-    """Escape a hover text and break it into short lines, because plotly does not wrap it."""
+    """Escape a hover text and wrap it, because plotly does not."""
     return "<br>".join(escape(line) for line in textwrap.wrap(text, width))
 
 
@@ -55,7 +55,7 @@ def short(value: float) -> float | None:
 
 
 def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
-    """Return the escaped hover text of a point: trial@epoch, the trial's state, objectives and parameters."""
+    """Return the escaped hover text of a point, with trial, state, objectives and parameters."""
     lines = [f"<b>{trial.number}@{epoch}</b> {trial.state}"]
     lines += [f"{escape(name)} {escape(metric(name, value))}" for name, value in values.items()]
     params = list(trial.params.items())
@@ -66,18 +66,18 @@ def hover(trial: TrialRecord, epoch: int, values: Mapping[str, float]) -> str:
 
 
 def cut(text: str, most: int = 48) -> str:
-    """Return the text, cut with an ellipsis if it is longer than `most` characters."""
+    """Cut a text to `most` characters, with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def spans(values: Iterable[float | None], factor: float = 20.0) -> bool:
-    """Return whether values are positive and cover a range so large that an axis should be logarithmic."""
+    """Return whether values need a logarithmic axis: they are positive and differ by `factor`."""
     given = [v for v in values if v is not None and math.isfinite(v)]
     return bool(given) and min(given) > 0 and max(given) / min(given) >= factor
 
 
 def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
-    """Return an axis with a title that is never cut off."""
+    """Return an axis whose title is never cut off."""
     kind = {"type": "log"} if log else {}
     text = {"text": title, "standoff": 8}
     ticks = {"exponentformat": "e", "minexponent": 6, "separatethousands": True}
@@ -85,7 +85,7 @@ def axis(title: str, *, log: bool = False, **more: object) -> dict[str, object]:
 
 
 def objective_axis(objective: Objective, values: Iterable[float | None]) -> dict[str, object]:
-    """Return an axis with an objective's direction and unit. Logarithmic if `values` differ by a factor of 20."""
+    """Return an axis with an objective's direction and unit, logarithmic if `values` need it."""
     title = escape(objective.metric) + (" (larger is better)" if objective.direction == "maximize" else "")
     given = [v for v in values if v is not None and math.isfinite(v)]
     if spans(given):
@@ -104,7 +104,7 @@ def hover_value(name: str, values: Iterable[float | None], of: str = "y") -> str
 
 
 def log_ticks(values: Sequence[float], name: str = "") -> dict[str, object]:
-    """Return ticks for a logarithmic axis of whole numbers, where plotly itself would write single digits."""
+    """Return ticks for a logarithmic axis, because plotly would write single digits."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1.0,) if high / low >= 300 else (1.0, 3.0) if high / low >= 10 else (1.0, 2.0, 3.0, 5.0, 7.0)
@@ -135,7 +135,7 @@ def markers(
 
 
 def titled(plain: Figure, title: str) -> Figure:
-    """Return a copy of a figure with a title above the legend, for viewers that show no headings."""
+    """Return a figure with a title, for viewers without headings."""
     layout = mapping(plain["layout"])
     text = {"text": escape(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top"}
     margin = {**mapping(layout["margin"]), "t": TOP_WITH_TITLE}
@@ -144,7 +144,7 @@ def titled(plain: Figure, title: str) -> Figure:
 
 
 def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
-    """Return a figure without a title, because the page writes headings."""
+    """Return a figure without a title: the page has headings."""
     base: dict[str, object] = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": TOP, "b": 8},
@@ -155,7 +155,7 @@ def figure(data: list[Trace], *, height: int = 420, **layout: object) -> Figure:
 
 
 def star_of(taken: Recommendation | None, x: float, y: float, **more: object) -> list[Trace]:
-    """Return the star that marks the recommended model in a figure; empty without such a model."""
+    """Return a star for the recommended model; empty without such a model."""
     if taken is None:
         return []
     style = {"symbol": "star", "size": 15, "line": {"color": "#ffffff", "width": 1}}

@@ -1,4 +1,4 @@
-"""Describes the recommended model in words, for the terminal and the page."""
+"""Describes the recommended model in words."""
 
 import shlex
 from collections import Counter
@@ -19,7 +19,7 @@ from studies.results.recommendation import Recommendation, best_to_train_again, 
 from trainers.commands.command import COMMAND, HOW_TO_KEEP
 from trainers.protocol import STDERR, TEST_SAMPLES
 
-INTERVAL = 1.96  # standard errors on each side of a value that hold the value on endless data in 95 % of cases
+INTERVAL = 1.96  # standard errors on each side of a value in a 95 % interval
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_usd": ("cheaper", "more expensive", "as expensive"),
     "wall_seconds": ("faster to train", "slower to train", "as slow to train"),
@@ -28,16 +28,16 @@ _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
     "_bytes": ("smaller", "larger", "as large"),
     "_parameters": ("smaller", "larger", "as large"),
 }
-"""Words for less of a metric, for more of it, and for several times as much, by the ending of its name."""
+"""Words for less, for more and for several times as much, by the ending of a metric's name."""
 
 
 def recommendation_lines(study: StudyRecord) -> list[str]:
-    """Describe the recommended model (or the trial to train again), its neighbours and its parameters."""
+    """Describe the recommended model, or the trial to train again."""
     return lines_of(study, recommended(study))
 
 
 def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
-    """Describe a recommendation in sentences, or without one, the trial to train again."""
+    """Describe a recommendation in sentences, or without it the trial to train again."""
     if found is None:
         return _to_train_again(study)
     lines = [] if found.unbeaten is None else [f"No model beats {found.unbeaten.called} by more than chance."]
@@ -59,7 +59,7 @@ def lines_of(study: StudyRecord, found: Recommendation | None) -> list[str]:
 
 
 def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
-    """Describe the test value of the recommended model and of the baselines; empty if not measured."""
+    """Describe the test values of the recommended model and the baselines; empty if not measured."""
     name, measured = found.judged.metric, found.tested or {}
     if name not in measured:
         return ""
@@ -76,7 +76,7 @@ def _on_test_part(study: StudyRecord, found: Recommendation) -> str:
 
 
 def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:
-    """Return a model's deciding objective on the test part with its 95 % interval; empty if it was not measured."""
+    """Return a model's deciding objective on the test part, with its 95 % interval; empty if not measured."""
     name, measured = judged_of(study), test_of(study, trial, epoch) or {}
     if name not in measured:
         return ""
@@ -84,17 +84,17 @@ def tested_value(study: StudyRecord, trial: int, epoch: int) -> str:
 
 
 def judged_of(study: StudyRecord) -> str:
-    """Return the name of the objective that decides which model is recommended."""
+    """Return the name of the objective that decides the recommendation."""
     return judged_objective(study.objectives).metric
 
 
 def plus_minus(name: str, stderr: float | None, value: float) -> str:
-    """Return ` ± ` and half the 95 % interval of a metric's value; empty without a standard error."""
+    """Return ` ± ` and half the 95 % interval of a metric; empty without a standard error."""
     return "" if stderr is None else f" ± {deviation(name, INTERVAL * stderr, value)}"
 
 
 def _told(study: StudyRecord, found: Recommendation) -> str:
-    """Return the recommended model's objectives, with a 95 % interval of the deciding one unless confirmed."""
+    """Return the recommended model's objectives, with a 95 % interval of the deciding objective unless confirmed."""
     judged, point = found.judged.metric, found.point
     noise = "" if found.confirmed else plus_minus(judged, found.stderr, point.values[judged])
     names = [one.metric for one in study.objectives]
@@ -102,7 +102,7 @@ def _told(study: StudyRecord, found: Recommendation) -> str:
 
 
 def _within_noise(study: StudyRecord, found: Recommendation) -> list[str]:
-    """Describe why a model with a better deciding objective was not chosen; empty without such a model."""
+    """Describe why a better model by the deciding objective was not chosen; empty without such a model."""
     other = found.lowest
     if other is None:
         return []
@@ -140,7 +140,7 @@ def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
 
 
 def _to_train_again(study: StudyRecord) -> list[str]:
-    """Describe the best trial of a study without saved models, and its parameters; empty without trials."""
+    """Describe the best trial of a study without saved models; empty without trials."""
     best = best_to_train_again(study)
     if best is None:
         return []
@@ -158,7 +158,7 @@ def _params(params: Mapping[str, object]) -> str:
 
 
 def command_of(study: StudyRecord, point: ArchivePoint) -> str:
-    """Return the export command for a model, or "" if it was not saved. Only torch modules export as a folder."""
+    """Return the export command for a model, or "" if it was not saved. Only torch modules have a folder."""
     if not point.checkpoint or study.not_trained_here:
         return ""
     facts = [attempt.facts for attempt in study.started[point.trial].attempts]
@@ -174,7 +174,7 @@ def command_of(study: StudyRecord, point: ArchivePoint) -> str:
 
 
 def named_value(study: StudyRecord, point: ArchivePoint, name: str) -> str:
-    """Return an objective's name and value. A cost below a cent becomes seconds, as in `trained in 43 s`."""
+    """Return an objective's name and value. A cost below a cent becomes `trained in 43 s`."""
     seconds = _seconds(study, point)
     if name == "cost_usd" and 0 <= point.values[name] < CENT and seconds is not None:
         return f"trained in {duration(seconds)}"
@@ -186,12 +186,12 @@ def _seconds(study: StudyRecord, point: ArchivePoint) -> float | None:
 
 
 def value_of(study: StudyRecord, point: ArchivePoint, name: str) -> str:
-    """Format an objective of a saved model for a sentence, as `value_in_words` does."""
+    """Format an objective of a saved model, as `value_in_words` does."""
     return value_in_words(name, point.values[name], _seconds(study, point))
 
 
 def last_quarter_in_words(study: StudyRecord) -> str:
-    """Describe how the last quarter of the search's money improved the best model; empty if unknown."""
+    """Describe the gain of the last quarter of the search's money; empty if unknown."""
     found = analysis.last_quarter(study)
     if found is None or study.state == "running":
         return ""
@@ -203,7 +203,7 @@ def last_quarter_in_words(study: StudyRecord) -> str:
 
 
 def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
-    """Describe the objectives that trainings with new seeds measured; empty without such trainings."""
+    """Describe the objectives from trainings with new seeds; empty without such trainings."""
     if found.confirmed is None:
         return ""
     told = [
@@ -223,7 +223,7 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
 
 
 def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:
-    """Name the constraints that a model violates on average over new seeds; empty if it violates none."""
+    """Name the constraints that a model violates on average over new seeds."""
     measured = {} if found.confirmed is None else found.confirmed["metrics"]
     broken = [
         f"{one.metric} {confirmed_value(found.confirmed, one.metric)}, where {wanted_in_words([one])} is wanted"
@@ -243,7 +243,7 @@ def confirmed_value(confirmed: Mapping[str, Any] | None, name: str) -> str:
 
 
 def confirmed_on_part(study: StudyRecord, trial: int, epoch: int | None = None) -> str:
-    """Return a model's confirmed first objective, such as `4 % ± 1.4 %, test`, or "" if not confirmed."""
+    """Return a model's confirmed first objective, such as `4 % ± 1.4 %, test`, or ""."""
     confirmed = confirmation_of(study, trial, epoch)
     text = confirmed_value(confirmed, study.objectives[0].metric)
     return f"{text}, {confirmed['measured_on']}" if confirmed is not None and text else ""

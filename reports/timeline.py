@@ -1,4 +1,4 @@
-"""Draws a timeline of devices: charges as bars, faults as marks. Omits times without devices, which cost nothing."""
+"""Draws a timeline of devices: charges as bars, faults as marks. Leaves out times without devices."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,17 +29,17 @@ _WORDS: dict[ChargeKind, str] = {
     "test": "measured models on the test part",
 }
 FAULTS = frozenset({"lost", "timeout", "unreadable", "storage", "failed", "unstarted", "interrupted"})
-"""Outcomes of attempts that are marked."""
+"""Outcomes that are marked."""
 MOST_BARS = 1500
-"""Most bars in the figure; with more of them the time is divided, and each part shows what took most of it."""
+"""Most bars in the figure. Beyond, time is divided, and each part shows its longest activity."""
 MOST_FAULTS = 200
 PARTS = 400  # number of parts of the time if there are too many bars; fewer with several devices
-_TINY = 1 / 2000  # share of the whole time below which a gap between two bars, or an idle moment, is invisible
+_TINY = 1 / 2000  # share of the whole time below which a gap is invisible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bar:
-    """A device's activity, in seconds from the first charge. Times without devices do not count."""
+    """A device's activity, in seconds of `_Clock`."""
 
     slot: int
     kind: ChargeKind
@@ -50,7 +50,7 @@ class _Bar:
 
 
 class _Clock:
-    """Converts times to seconds since the first charge, without uncharged periods."""
+    """Converts times to charged seconds since the first charge."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         self._begins: list[float] = []
@@ -76,13 +76,13 @@ class _Clock:
         return [(at, begin - end) for begin, end, at in pairs]
 
     def at(self, moment: float) -> float:
-        """Convert a time to seconds on the axis. An uncharged time becomes the end of the charged time before it."""
+        """Convert a time to seconds on the axis. An uncharged time becomes the end of the charge before it."""
         place = bisect_right(self._begins, moment) - 1
         return 0.0 if place < 0 else self._before[place] + min(moment, self._ends[place]) - self._begins[place]
 
 
 def timeline(study: StudyRecord) -> Figure | None:
-    """Draw a row of bars for each device. None if charges do not name their devices."""
+    """Draw a row of bars for each device; None if charges do not name devices."""
     charges = [(one, one.charged_at.timestamp()) for one in study.charges if one.slot_numbers and one.seconds > 0]
     clock = _Clock((end - one.seconds, end) for one, end in charges)
     if not clock.seconds:
@@ -118,7 +118,7 @@ def timeline(study: StudyRecord) -> Figure | None:
 
 
 def timeline_line(study: StudyRecord) -> str:
-    """Describe the share of the devices' time that was spent on training, and the number of faults."""
+    """Describe the use of the devices' time, and the number of faults."""
     seconds: dict[ChargeKind, float] = defaultdict(float)
     for one in study.charges:
         seconds[one.kind] += one.slots * one.seconds
@@ -133,7 +133,7 @@ def timeline_line(study: StudyRecord) -> str:
 
 
 def _joined(bars: Sequence[_Bar], whole: float) -> list[_Bar]:
-    """Return the bars of one device. Drops gaps too short to see, and joins equal bars around such a gap."""
+    """Drop invisible gaps of a device, and join equal bars around them."""
     kept: list[_Bar] = []
     for bar in bars:
         if bar.kind == "idle" and bar.end - bar.start < whole * _TINY:

@@ -1,1 +1,1 @@
-"""Search spaces: parameters, and the tree that they form. Imports only the standard library."""
+"""Search spaces. Imports only the standard library."""

@@ -1,4 +1,4 @@
-"""Draws random and exemplary configurations of a space, and derives seeds that are equal on all machines."""
+"""Draws configurations of a space, and derives seeds that are equal on all machines."""
 
 import hashlib
 import math
@@ -10,12 +10,12 @@ from search_spaces.parameters import Categorical, Conditional, Float, Int, Param
 from search_spaces.space import CONSTRAINTS, Space
 
 DRAWS = 10_000
-"""Number of random configurations among which one has to keep the constraints of a space."""
-_MOST_DRAWN = 1_000_000  # parameters of these configurations together, a constraint counted as a tenth of its letters
+"""Number of random configurations of which at least one must satisfy the constraints of a space."""
+_MOST_DRAWN = 1_000_000  # parameters of these configurations together; a constraint counts a tenth of its letters
 
 
 def example_params(space: Space) -> dict[str, Value]:
-    """Return an example configuration of a space, which is always the same: first choices, and fixed numbers."""
+    """Return an example configuration of a space, which is always the same."""
     generator = random.Random(0)
 
     def choose(_name: str, parameter: Parameter) -> Value:
@@ -25,7 +25,7 @@ def example_params(space: Space) -> dict[str, Value]:
 
 
 def draw_number(parameter: Float | Int, generator: random.Random) -> float:
-    """Draw a value uniformly on the parameter's scale, or uniformly among stepped or whole values.
+    """Draw a value uniformly on the parameter's scale, or among stepped or whole values.
 
     A whole number n on a log scale has the probability of the interval from n - 0.5 to n + 0.5.
     """
@@ -44,10 +44,10 @@ def draw_number(parameter: Float | Int, generator: random.Random) -> float:
 
 
 def complete(space: Space, given: Mapping[str, Value], generator: random.Random) -> dict[str, Value]:
-    """Draw missing active parameters, and parents of given parameters, until all constraints are satisfied.
+    """Draw missing active parameters, and parents of given parameters, until the constraints are satisfied.
 
-    After `DRAWS` draws of the generator that violate a constraint (fewer of a very large space), draws of a fixed seed
-    follow. A launch refuses a space in which these fail as well, so that no later draw can fail.
+    After `DRAWS` draws that violate a constraint (fewer for a very large space), draws of a fixed seed follow. A launch
+    refuses a space in which these fail as well, so that no later draw can fail.
 
     Raises SpaceError if a given parameter is unknown or out of range, or all draws violate a constraint.
     """
@@ -83,7 +83,7 @@ def complete(space: Space, given: Mapping[str, Value], generator: random.Random)
 
 
 def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value, ...]]:
-    """Return values of missing parents at which the given children exist. On conflict, the last child decides."""
+    """Return values of missing parents at which the given children exist; on conflict, the last child's."""
     implied: dict[str, tuple[Value, ...]] = {}
     for name, entry in reversed(list(space.entries())):  # children before their parents
         if isinstance(entry, Conditional) and entry.parent not in given and (name in given or name in implied):
@@ -93,17 +93,17 @@ def _implied(space: Space, given: Mapping[str, object]) -> dict[str, tuple[Value
 
 
 def derived_seed(*parts: int | str) -> int:
-    """Return a 32-bit seed from names and numbers, which depends on their order."""
+    """Return a 32-bit seed from names and numbers in order."""
     return _first_bits(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest(), 32)
 
 
 def fresh_seed(*parts: int | str) -> int:
-    """Return a 31-bit seed from names and numbers, which is unrelated to `derived_seed` of the same arguments."""
+    """Return a 31-bit seed from names and numbers, unrelated to `derived_seed`."""
     return _first_bits(hashlib.sha256(" ".join(map(str, parts)).encode()).digest(), 31)
 
 
 def derived_uniform(*parts: int | str) -> float:
-    """Return a number in [0, 1) that is a hash of names and numbers, evenly distributed."""
+    """Return a hash of names and numbers, uniform in [0, 1)."""
     return random.Random(" ".join(map(str, parts))).random()
 
 
@@ -114,7 +114,7 @@ def _first_bits(digest: bytes, bits: int) -> int:
 def untried_choices(
     space: Space, configurations: Iterable[Mapping[str, Value]], *, conditional: bool = True
 ) -> dict[str, list[Value]]:
-    """Return the choices that no configuration has, by parameter, in the space's order."""
+    """Return the choices that no configuration has, by parameter."""
     searched = {
         name: entry.parameter if isinstance(entry, Conditional) else entry
         for name, entry in space.entries()

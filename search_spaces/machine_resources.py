@@ -1,6 +1,6 @@
-"""Measures and limits the CPUs and memory that this process may use.
+"""Measures and limits the CPUs and memory of this process.
 
-In a block of `within_free_memory`, a small file that expands without bound causes an error before the memory is full.
+In `within_free_memory`, a small file that expands without bound causes an error before the memory is full.
 """
 
 import os
@@ -14,15 +14,15 @@ from pathlib import Path
 _STATUS, _CUDA = Path("/proc/self/status"), Path("/dev/nvidiactl")
 _LOCK = threading.Lock()
 _before: list[int] = []
-"""Soft limit before the first of the blocks that threads are in, once for each block."""
+"""Soft limit before the first of the active blocks, once for each block."""
 
 
 @contextmanager
 def within_free_memory(what: str, refused: type[Exception]) -> Iterator[None]:
-    """Limit this process's memory to its present use and the free memory. Turns a MemoryError into `refused`.
+    """Limit this process's memory to its use and the free memory. Turns MemoryError into `refused`.
 
-    A fixed limit would refuse normal tables on large machines, which often expand twentyfold. Nothing is limited
-    without /proc, as on macOS, or with CUDA, which maps more memory than exists.
+    A fixed limit would refuse normal tables on large machines, which often expand twentyfold. There is no limit without
+    /proc, as on macOS, or with CUDA, which maps more memory than exists.
     """
     if not _STATUS.exists() or _CUDA.exists():
         yield
@@ -62,7 +62,7 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cpus(quota: Path = CPU_QUOTA) -> float:
-    """Return the number of CPUs of this process's affinity, or of the container's `quota` if that is lower."""
+    """Return the CPUs of this process's affinity, or of the container's `quota` if it is lower."""
     cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with suppress(OSError, ValueError, ZeroDivisionError):
         microseconds, period = (float(word) for word in quota.read_text(encoding="ascii").split())

@@ -1,12 +1,12 @@
-"""Errors that end a command with a message of one line, and functions that format values for messages.
+"""Errors that end a command with a message of one line, and texts for messages.
 
     Exception
-    ├── UserError   the input is wrong, and the message says what is allowed
+    ├── UserError   the input is wrong
     │   └── SpecError, SpaceError, StoreError, PoolError, SearchError, TaskLoadError, CurvesError, DashboardError
     └── RunError    the input is right, and the work failed
         └── TrainingError, LeaseLostError, StoppedError
 
-The two classes differ in the exit code. All other exceptions are mistakes in this program.
+The two classes have different exit codes. All other exceptions are mistakes in this program.
 """
 
 import difflib
@@ -17,9 +17,9 @@ from pathlib import Path
 LONGEST_VALUE = 60
 LONGEST_LIST = 24
 LARGEST_IN_FULL = 1e15  # size from which numbers are printed with a power of ten
-MOST_COMPARED = 1_000_000  # most letters of a name times letters of all valid names for which the nearest is sought
+MOST_COMPARED = 1_000_000  # most letters of a name, times letters of all valid names, in a search for the nearest
 SHORTEST_PREFIX = 3
-"""Least number of letters that select the only name that starts with them, such as `min` for `minimize`."""
+"""Least number of letters that select the only name that begins with them: `min` means `minimize`."""
 
 # Greedy up to the last @, since a password may contain @, / or :. Hiding too much of an odd URL is the safe mistake.
 _USER_INFO = re.compile(r"(?<=://)(?:[^\s/:@]*:\S*|[^\s/@]+)@")
@@ -29,12 +29,12 @@ _CURE_BEGINS = re.compile(r"""\([^()]*\)|`[^`]*`|(?<!\w)'[^']*'|"[^"]*"|(\. (?=[
 
 
 def one_line(text: str) -> str:
-    """Return the text with every unprintable character, including line breaks, as an escape sequence."""
+    """Replace unprintable characters, including line breaks, by escape sequences."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def without_password(text: str) -> str:
-    """Replace user and password of each URL in a text, and secrets in its query, by `***`."""
+    """Replace user, password and secrets in the query of each URL in a text by `***`."""
     return _QUERY_SECRET.sub(r"\1***", re.sub(r"\S+", _without_user_info, text))
 
 
@@ -45,7 +45,7 @@ def _without_user_info(word: re.Match[str]) -> str:
 
 
 def in_full(value: object) -> str:
-    """Format a value as YAML, in full and without passwords."""
+    """Format a value as YAML, without passwords."""
     words = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
@@ -53,7 +53,7 @@ def in_full(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Format a value as YAML, cut to the length for a message. Different values may look equal."""
+    """Format a value as YAML, cut for a message, so that different values may look equal."""
     return cut(in_full(value))
 
 
@@ -63,18 +63,18 @@ def cut(text: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs optional packages of this project, which is on no package index."""
+    """Return the command that installs optional packages. This project is on no package index."""
     return f"pip install -c constraints.txt -e '.[{extra}]' in the checkout"
 
 
 def significant(value: float, digits: int) -> str:
-    """Format a number with `digits` significant digits, large ones in full: 99.7 with two digits is `100`."""
+    """Format a number with `digits` significant digits, large numbers in full: 99.7 with two digits is `100`."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < LARGEST_IN_FULL else f"{value:.{digits}g}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Join names with commas. A very long list is cut, and its length added."""
+    """Join names with commas. A long list is cut, and its length added."""
     names = list(names)
     if len(names) <= LONGEST_LIST:
         return ", ".join(names)
@@ -82,7 +82,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """Return the valid name most similar to the given one, or None if none is similar."""
+    """Return the most similar valid name, or None."""
     if not isinstance(name, str):
         return None
     lower = name[:100].lower()
@@ -100,13 +100,13 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
 
 
 def meant(name: object, names: Iterable[str]) -> str:
-    """Return `; did you mean 'width'?` for the most similar valid name; empty if none is similar."""
+    """Return `; did you mean 'width'?` for the most similar valid name, or ""."""
     near = nearest(name, names)
     return f"; did you mean '{near}'?" if near else ""
 
 
 def near_file(path: Path, pattern: str = "*") -> str:
-    """Return `; did you mean 'wine.yaml'?` for the existing file with the most similar name, else an empty text."""
+    """Return `; did you mean 'wine.yaml'?` for the existing file with the most similar name, or ""."""
     return meant(path.name, [one.name for one in path.absolute().parent.glob(pattern)])
 
 
@@ -117,7 +117,7 @@ def found(value: object, allowed: str, suggestion: str | None = None) -> str:
 
 
 def problem_and_cure(message: str) -> tuple[str, str]:
-    """Split a message after its first sentence, or before a suggestion. Without a cure, the second part is empty."""
+    """Split a message after its first sentence, or before a suggestion. The second part may be empty."""
     for match in _CURE_BEGINS.finditer(message):
         if match[1]:
             return message[: match.start()], message[match.end()].upper() + message[match.end() + 1 :]
@@ -128,16 +128,16 @@ class UserError(Exception):
     """The user's input is wrong. The message names the place, the value and the allowed values."""
 
     def _render_traceback_(self) -> list[str]:
-        """Make IPython show only the message, without a traceback, as the command line does."""
+        """Make IPython show only the message, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class RunError(Exception):
-    """The work failed although the input is right. Once the cause is gone, the same command may succeed."""
+    """The work failed although the input is right. The same command may succeed later."""
 
 
 class StoppedError(RunError):
-    """A signal or `automl stop` (`by_command`) ended the work early; it may continue elsewhere. Exit code 130."""
+    """A signal or `automl stop` (`by_command`) ended the work, which may continue elsewhere. Exit code 130."""
 
     def __init__(self, message: str, *, by_command: bool = False) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Domains of a parameter: `Float`, `Int` or `Categorical`. They are frozen, and checked when created."""
+"""Parameters: `Float`, `Int` and `Categorical`. They are frozen, and checked when created."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,13 +10,13 @@ from search_spaces.messages import UserError, found, listed, nearest, shown
 Value = bool | int | float | str | None  # types of a parameter's value; floats are finite
 
 LARGEST_INT = 2**53
-"""Largest integer: beyond it a float cannot hold every whole number, and samplers and databases compute with floats."""
+"""Largest integer that is exact as a float: samplers and databases compute with floats."""
 
 _GRID_TOLERANCE = 1e-8  # in steps, as in Optuna's distributions
 
 
 def first_repeated(values: Iterable[Hashable]) -> int | None:
-    """Return the index of the first value that is equal to an earlier one, or None."""
+    """Return the index of the first value that equals an earlier value, or None."""
     seen = set[Hashable]()
     for index, value in enumerate(values):
         if value in seen:
@@ -41,12 +41,12 @@ class SpaceError(UserError, ValueError):
         return f"{'.'.join(self.path)}: {self.problem}" if self.path else self.problem
 
     def under(self, *names: str) -> "SpaceError":
-        """Return the same error with these names in front of its path."""
+        """Return the error with these names in front of its path."""
         return SpaceError(self.problem, (*names, *self.path))
 
 
 def kind_of(value: object) -> str | None:
-    """Return null, bool, int, float or str, or None for other types. Python itself treats 1, 1.0 and True as equal."""
+    """Return "null", "bool", "int", "float" or "str"; None for other types. In Python, 1, 1.0 and True are equal."""
     if value is None:
         return "null"
     for kind, cls in (("bool", bool), ("int", int), ("float", float), ("str", str)):
@@ -65,7 +65,7 @@ Confidence = Literal["low", "medium", "high"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """A user's expectation of good values. `confidence` is the width of the prior: high, medium or low."""
+    """A user's expectation of good values. `confidence` sets the width of the prior: high, medium or low."""
 
     center: Value
     confidence: Confidence = "medium"
@@ -84,7 +84,7 @@ class _WithWhen:
     __slots__ = ()
 
     def when(self, /, **parent: Value | Sequence[Value]) -> "Conditional":
-        """Return this parameter as the child of another, as in `Float(low=0, high=1).when(optimizer="sgd")`."""
+        """Return this parameter as the child of another: `Float(0, 1).when(optimizer="sgd")`."""
         return Conditional(parameter=self, when=parent)  # type: ignore[arg-type]
 
 
@@ -124,7 +124,7 @@ class Float(_WithWhen):
         return min(self.high, self.low + steps * self.step)
 
     def contains(self, value: object) -> bool:
-        """Return whether the value is an int or a float, inside the range and on a step."""
+        """Return whether the value is a number in the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         if self.step is None:
@@ -173,7 +173,7 @@ class Int(_WithWhen):
         return self.high - (self.high - self.low) % (self.step or 1)
 
     def contains(self, value: object) -> bool:
-        """Return whether the value is an int (not a bool, not 1.0), inside the range and on a step."""
+        """Return whether the value is an int (not a bool, not 1.0) in the range and on a step."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             return False
         return (value - self.low) % (self.step or 1) == 0
@@ -194,7 +194,7 @@ class Categorical(_WithWhen):
 
     Attributes:
         choices: None, bools, ints, finite floats and strings, all different under `==`: Optuna equates 1, 1.0 and True.
-        prior: The expected best choice; also accepts the mapping of the YAML form.
+        prior: Expected best choice; also accepts the mapping of the YAML form.
     """
 
     choices: Sequence[Value]
@@ -230,7 +230,7 @@ class Conditional:
     values: tuple[Value, ...]
 
     def __init__(self, *, parameter: Parameter, when: object) -> None:
-        """Check `when`, which maps the parent's name to one or several values. Raises SpaceError if it is wrong."""
+        """Check `when`, which maps the parent's name to its values. Raises SpaceError."""
         if not isinstance(when, Mapping) or len(when) != 1:
             raise SpaceError(found(when, "one parent with a value or a list of values"), ("when",))
         ((parent, values),) = when.items()
@@ -246,11 +246,11 @@ class Conditional:
         object.__setattr__(self, "values", checked)
 
     def holds(self, value: object) -> bool:
-        """Return whether the child parameter exists at this value of its parent."""
+        """Return whether the parameter exists at this value of its parent."""
         return any(same(allowed, value) for allowed in self.values)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the `when` of the YAML form: a single value, or a list of several values."""
+        """Return the `when` of the YAML form."""
         return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
 
 
@@ -307,7 +307,7 @@ _PRIOR_KEYS = ("center", "confidence")
 
 
 def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """Return the prior, read from its YAML form if needed. Raises SpaceError if its centre is not allowed."""
+    """Return the prior, read from its YAML form if needed. Raises SpaceError for a wrong centre."""
     try:
         prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:

@@ -1,4 +1,4 @@
-"""Relations between parameters, such as `layers * width <= 4096`, which every tried configuration satisfies."""
+"""Relations between parameters, such as `layers * width <= 4096`, which every configuration satisfies."""
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
@@ -21,7 +21,7 @@ _ALLOWED = "a comparison of parameters, such as layers * width <= 4096, or sever
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A comparison of parameters in Python's syntax, without calls. Relations with the same text are equal."""
+    """A comparison of parameters in Python's syntax, without calls. Relations of equal text are equal."""
 
     text: str
     names: frozenset[str] = field(compare=False)
@@ -30,7 +30,7 @@ class Relation:
 
     @classmethod
     def of(cls, text: object, known: Mapping[str, Collection[str]]) -> "Relation":
-        """Parse a relation between parameters, known with their choices as texts. Raises SpaceError if invalid."""
+        """Parse a relation. `known` has the choices of each parameter as texts. Raises SpaceError if invalid."""
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             raise SpaceError(found(text, _ALLOWED))
         try:
@@ -58,9 +58,9 @@ class Relation:
         return cls(text.strip(), frozenset(names), frozenset(numbers), compile(tree, "constraint", "eval"))
 
     def holds(self, params: Mapping[str, Value]) -> bool:
-        """Return whether a configuration satisfies the relation. True if one of its parameters does not exist.
+        """Return whether a configuration satisfies the relation. True if a parameter of it does not exist.
 
-        A relation that cannot be computed, for example a division by zero, is not satisfied.
+        A relation that cannot be computed, as in a division by zero, is not satisfied.
         """
         if not all(name in params for name in self.names):
             return True
@@ -74,7 +74,7 @@ class Relation:
 
 
 def _no_choices(tree: ast.AST, known: Mapping[str, Collection[str]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield texts that a relation compares with a parameter that has no such choice, and the existing choices."""
+    """Yield each text that is compared with a parameter without such a choice, and the existing choices."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Compare) or not all(isinstance(one, _EQUALITY) for one in node.ops):
             continue
@@ -97,7 +97,7 @@ def _is_not(node: ast.AST) -> bool:
 
 
 def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield each node, and whether it is computed with: an arithmetic operator, or a part of one."""
+    """Yield each node, and whether it is an arithmetic operator or an operand."""
     waiting = [(root, False)]
     while waiting:
         node, computed = waiting.pop()

@@ -1,4 +1,4 @@
-"""The search space: a tree of parameters, in which a parameter exists only at some values of its parent."""
+"""The search space: a tree of parameters, each of which exists only at some values of its parent."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from search_spaces.parameters import (
 from search_spaces.relations import Relation
 
 CONSTRAINTS = "constraints"
-"""Key of the YAML form for relations between parameters; no parameter can have this name."""
+"""Key of the YAML form for relations; no parameter can have this name."""
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "float": ("low", "high", "log", "step", "prior"),
     "int": ("low", "high", "log", "step", "prior"),
@@ -53,15 +53,15 @@ class Space:
     _relations: tuple[Relation, ...]
 
     def __init__(self, parameters: Mapping[str, Parameter | Conditional], constraints: Sequence[str] = ()) -> None:
-        """Build the tree of parameters.
+        """Build the tree.
 
         Args:
-            parameters: Parameters by name. Values are chosen in this order among roots, and among siblings.
+            parameters: Parameters by name, in the order in which roots and siblings get their values.
             constraints: Relations that every configuration satisfies, such as `layers * width <= 4096`.
 
         Raises:
             SpaceError: A name is not a plain word, a parent is unknown, a float, or cannot take a value in `when`,
-                parents form a cycle, or a constraint is not a comparison of parameters.
+                parents form a cycle, or a constraint is not a comparison.
         """
         if not isinstance(parameters, Mapping):
             raise SpaceError(found(parameters, "a mapping of parameter names to parameters"))
@@ -77,8 +77,10 @@ class Space:
                 _check_parent(name, entry, parameters)
         object.__setattr__(self, "_entries", tuple(parameters.items()))
         object.__setattr__(self, "_children", MappingProxyType(children))
-        _check_no_circle(parameters, {name for name, _ in self._preorder()})
-        relations, known = [], {name: _choices_as_texts(one) for name, one in parameters.items()} if constraints else {}
+        _check_no_circle(parameters, {name for name, _ in self.entries()})
+        relations, known = [], {}
+        for name, entry in parameters.items() if constraints else ():
+            known[name] = dict.fromkeys(map(str, getattr(_parameter_of(entry), "choices", ())))
         for index, text in enumerate(constraints):
             try:
                 relations.append(Relation.of(text, known))
@@ -103,10 +105,10 @@ class Space:
 
     @classmethod
     def from_dict(cls, form: object) -> "Space":
-        """Read a space from YAML form, `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form.
+        """Read a space from YAML form `{name: {type, low, high, log, step, choices, prior, when}}`, or a short form.
 
-        `(1e-4, 0.1, "log")`, `(16, 64)` and the texts "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends
-        are integers. Lists are choices, and a single value is a constant.
+        `(1e-4, 0.1, "log")`, `(16, 64)`, "1e-4..0.1 log" and "16..64" are ranges, of integers if both ends are. Lists
+        are choices. A single value is a constant.
         """
         if not isinstance(form, Mapping):
             raise SpaceError(found(form, "a mapping of parameter names to parameters"))
@@ -116,13 +118,13 @@ class Space:
         return cls({name: _read_entry(name, entry) for name, entry in form.items() if name != CONSTRAINTS}, constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the YAML form, in the order of declaration. `Space.from_dict` restores an equal space from it."""
+        """Return the YAML form, from which `Space.from_dict` restores an equal space."""
         form: dict[str, Any] = {name: form_of(entry) for name, entry in self._entries}
         return form | ({CONSTRAINTS: list(self.constraints)} if self._relations else {})
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """Return the relations that every configuration satisfies, as they were written."""
+        """Return the relations as they were written."""
         return tuple(one.text for one in self._relations)
 
     def allows(self, params: Mapping[str, Value]) -> bool:
@@ -130,22 +132,27 @@ class Space:
         return all(relation.holds(params) for relation in self._relations)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all parameters, in the order of declaration."""
+        """Return all names, in the order of declaration."""
         return tuple(name for name, _ in self._entries)
 
     def entries(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        """Yield all parameters by name, each parent before its children, in the order of `walk`."""
-        return self._preorder()
+        """Yield all parameters by name, parents before children, in the order of `walk`."""
+        entries = dict(self._entries)
+        waiting = list(reversed(self._children.get(None, ())))
+        while waiting:
+            name = waiting.pop()
+            yield name, entries[name]
+            waiting.extend(reversed(self._children.get(name, ())))
 
     def parameter(self, name: str) -> Parameter:
-        """Return the parameter of this name. Raises SpaceError, with the most similar name, if there is none."""
+        """Return the parameter of this name. Raises SpaceError if there is none."""
         for own, entry in self._entries:
             if own == name:
                 return _parameter_of(entry)
         raise SpaceError(self._unknown(name), (name,))
 
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
-        """Choose a value for every active parameter: roots as declared, each followed by its active children."""
+        """Choose a value for every active parameter: each root, followed by its active children."""
         params: dict[str, Value] = {}
         entries = dict(self._entries)
         waiting = list(reversed(self._children.get(None, ())))
@@ -159,9 +166,9 @@ class Space:
         return params
 
     def active(self, params: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the names of the parameters that are active at these values, in the order of `walk`."""
+        """Return the active parameters at these values, in the order of `walk`."""
         active: dict[str, None] = {}
-        for name, entry in self._preorder():
+        for name, entry in self.entries():
             if not isinstance(entry, Conditional) or (
                 entry.parent in active and entry.parent in params and entry.holds(params[entry.parent])
             ):
@@ -169,12 +176,12 @@ class Space:
         return tuple(active)
 
     def check(self, params: Mapping[str, Any], *, with_constraints: bool = True) -> None:
-        """Check a full assignment. Raises SpaceError for an unknown, missing, inactive or out-of-range parameter."""
+        """Raise SpaceError for an unknown, missing, inactive or out-of-range parameter."""
         for name in params:
             if name not in self:
                 raise SpaceError(self._unknown(name), (str(name),))
         active = set(self.active(params))
-        for name, entry in self._preorder():
+        for name, entry in self.entries():
             parameter = _parameter_of(entry)
             if name in active and name not in params:
                 raise SpaceError(f"found no value, allowed: {parameter.allowed()}", (name,))
@@ -188,36 +195,24 @@ class Space:
             self.check_constraints(params)
 
     def check_constraints(self, params: Mapping[str, Any]) -> None:
-        """Raise SpaceError, with the values and the constraint, if a configuration violates a constraint."""
+        """Raise SpaceError if a configuration violates a constraint."""
         for relation in self._relations:
             if not relation.holds(params):
                 given = listed(f"{name}={shown(params[name])}" for name in sorted(relation.names))
                 raise SpaceError(f"found {given}, allowed: configurations with {relation.text}", (CONSTRAINTS,))
-
-    def _preorder(self) -> Iterator[tuple[str, Parameter | Conditional]]:
-        entries = dict(self._entries)
-        waiting = list(reversed(self._children.get(None, ())))
-        while waiting:
-            name = waiting.pop()
-            yield name, entries[name]
-            waiting.extend(reversed(self._children.get(name, ())))
 
     def _unknown(self, name: object) -> str:
         return found(name, f"the parameters {listed(self.names())}", nearest(name, self.names()))
 
 
 def form_of(entry: Parameter | Conditional) -> dict[str, object]:
-    """Return the YAML form of one parameter, with its `when` if it has a parent."""
+    """Return the YAML form of one parameter."""
     form = _parameter_of(entry).to_dict()
     return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
 
 
 def _parameter_of(entry: Parameter | Conditional) -> Parameter:
     return entry.parameter if isinstance(entry, Conditional) else entry
-
-
-def _choices_as_texts(entry: Parameter | Conditional) -> dict[str, None]:
-    return dict.fromkeys(map(str, getattr(_parameter_of(entry), "choices", ())))
 
 
 def _checked_name(name: object) -> str:
@@ -244,7 +239,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
 
 
 def _check_no_circle(parameters: Mapping[str, Parameter | Conditional], reached: set[str]) -> None:
-    """Raise SpaceError, which names the cycle, if a parameter cannot be reached from a root."""
+    """Raise SpaceError if a parameter is part of a cycle of parents."""
     parents = {name: entry.parent for name, entry in parameters.items() if isinstance(entry, Conditional)}
     for start in parents:
         if start in reached:
@@ -283,7 +278,7 @@ def _read_entry(key: object, form: object) -> Parameter | Conditional:
 
 
 def _read_short(form: object) -> Parameter | None:
-    """Read a range such as `(low, high, "log")` or a text, or a list of choices. Returns None for anything else."""
+    """Read a range or a list of choices. Returns None for other values."""
     if isinstance(form, str) and (match := _RANGE.fullmatch(form)):
         low, high = (json.loads(match[end]) for end in ("low", "high"))
         return _range(low, high, log=match["log"] is not None)
@@ -307,7 +302,7 @@ def _is_number(value: object) -> bool:
 
 
 def _read_constant(value: object) -> Categorical:
-    """Read a constant as a parameter with one choice. Refuses null, because an empty YAML key is probably a mistake."""
+    """Read a constant as a parameter with one choice. Refuses null: an empty YAML key is probably a mistake."""
     if kind_of(value) in {None, "null"} or (isinstance(value, float) and not math.isfinite(value)):
         raise SpaceError(found(value, ALLOWED))
     return Categorical([cast("Value", value)])

@@ -1,6 +1,6 @@
-"""Parameters that a trial requests at run time: the domain of each request, and the value that it gets.
+"""Parameters that a trial requests at run time: domains and values.
 
-A value that the search has not chosen is drawn from seed, trial and name alone: it is equal on each rank and attempt.
+Values that the search has not chosen are drawn from seed, trial and name alone, so all ranks and attempts get the same.
 """
 
 import functools
@@ -21,12 +21,12 @@ from search_spaces.space import Space
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A range with a single value. Unlike a choice, the range may be wider in later trials."""
+    """A range with a single value. The range may be wider in later trials."""
 
     value: float
 
     def contains(self, value: object) -> bool:
-        """Return whether a value equals the only allowed value."""
+        """Return whether a value is the allowed value."""
         return same(self.value, value)
 
     def allowed(self) -> str:
@@ -34,7 +34,7 @@ class Constant:
         return shown(self.value)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the stored form of the constant."""
+        """Return the stored form."""
         return {"type": _CONSTANT, "value": self.value}
 
 
@@ -44,26 +44,26 @@ Domain = Parameter | Constant
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A parameter's value, with the domain of the call that requests the parameter."""
+    """A parameter's value, with the domain of its request."""
 
     value: Value
     domain: Domain
 
 
 def float_domain(low: object, high: object, *, step: object = None, log: bool = False) -> Domain:
-    """Return the domain of a request for a number. Raises SpaceError for an infinite bound or an empty range."""
+    """Return the domain of a number. Raises SpaceError for an infinite bound or an empty range."""
     low, high = _plain_float(low), _plain_float(high)
     return _range(Float, low, high, None if step is None else _plain_float(step), log=log)
 
 
 def int_domain(low: object, high: object, *, step: object = 1, log: bool = False) -> Domain:
-    """Return the domain of a request for a whole number. Raises SpaceError for a wrong bound or an empty range."""
+    """Return the domain of a whole number. Raises SpaceError for a wrong bound or an empty range."""
     low, high, step = _plain_int(low), _plain_int(high), _plain_int(step)
     return _range(Int, low, high, None if step == 1 else step, log=log)
 
 
 def _range(kind: type[Float | Int], low: object, high: object, step: object, *, log: bool) -> Domain:
-    """Return a range, or a constant if a step wider than the range leaves one value, as in Optuna."""
+    """Return a range, or as in Optuna a constant if the range has one value."""
     if isinstance(low, int | float) and isinstance(high, int | float) and math.isfinite(low) and low <= high:
         is_stepped_over = isinstance(step, int | float) and not log and step > high - low
         if (low == high or is_stepped_over) and not (log and low <= 0):
@@ -72,12 +72,12 @@ def _range(kind: type[Float | Int], low: object, high: object, step: object, *, 
 
 
 def _plain_float(value: object) -> object:
-    """Convert a number, for example numpy's, to Python's float. Other values are unchanged, and refused later."""
+    """Convert a number to Python's float. Other values are returned, and refused later."""
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _plain_int(value: object) -> object:
-    """Convert a whole number, also 8.0, to Python's int. Other values are unchanged, and refused later."""
+    """Convert a whole number, also 8.0, to Python's int. Other values are returned, and refused later."""
     if isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -89,12 +89,12 @@ def _plain_int(value: object) -> object:
 
 
 def choice_domain(choices: Sequence[Value]) -> Domain:
-    """Return the domain of a request for a choice. Raises SpaceError for no values, duplicates or complex values."""
+    """Return the domain of a choice. Raises SpaceError for no values, duplicates or complex values."""
     return Categorical(list(choices) if isinstance(choices, tuple | range) else choices)
 
 
 def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
-    """Draw a value uniformly on the domain's scale. Equal seed, trial and name give the same value."""
+    """Draw a value uniformly on the domain's scale from seed, trial and name."""
     generator = random.Random(derived_seed("asked", seed, trial, name))
     match domain:
         case Constant():
@@ -105,37 +105,34 @@ def drawn(domain: Domain, *, seed: int, trial: int, name: str) -> Value:
 
 
 def are_compatible(one: Domain, other: Domain) -> bool:
-    """Return whether two domains may have the same name: numbers of one type and scale, or the same choices."""
+    """Return whether two domains may share a name: numbers of one type and scale, or the same choices."""
     if isinstance(one, Constant) or isinstance(other, Constant):
         return True
     if isinstance(one, Categorical) or isinstance(other, Categorical):
-        return isinstance(one, Categorical) and isinstance(other, Categorical) and _has_choices_of(one, other)
+        if not (isinstance(one, Categorical) and isinstance(other, Categorical)):
+            return False
+        return len(one.choices) == len(other.choices) and all(map(same, one.choices, other.choices))
     return type(one) is type(other) and one.log == other.log
 
 
-def _has_choices_of(one: Categorical, other: Categorical) -> bool:
-    return len(one.choices) == len(other.choices) and all(map(same, one.choices, other.choices))
-
-
 def in_words(domain: Domain) -> str:
-    """Describe a domain in words, for messages."""
+    """Describe a domain in words."""
     scale = " (log)" if isinstance(domain, Float | Int) and domain.log else ""
     return f"{domain.allowed()}{scale}"
 
 
 def as_plain(asked: Mapping[str, Asked]) -> dict[str, dict[str, object]]:
-    """Convert values and domains by name to JSON values, with domains in their spec form."""
+    """Convert values and domains by name to JSON values."""
     return {name: {"value": one.value, "domain": one.domain.to_dict()} for name, one in asked.items()}
 
 
 def asked_from_plain(form: object) -> dict[str, Asked]:
-    """Restore the values and domains that `as_plain` converted. Empty for any other form."""
+    """Restore values and domains from `as_plain`; empty for other forms."""
     entries = cast("Mapping[str, Mapping[str, object]]", form) if isinstance(form, Mapping) else {}
-    return {name: Asked(cast("Value", one["value"]), _domain(one["domain"])) for name, one in entries.items()}
-
-
-def _domain(form: object) -> Domain:
-    return _parsed(json.dumps(form, sort_keys=True))
+    return {
+        name: Asked(cast("Value", one["value"]), _parsed(json.dumps(one["domain"], sort_keys=True)))
+        for name, one in entries.items()
+    }
 
 
 @functools.lru_cache(maxsize=1024)  # most trials of a study have the same few domains

@@ -1,4 +1,4 @@
-"""Makes text safe: `storable` before it is stored, `escaped` for a terminal, `redact` without credentials."""
+"""Makes text safe: `storable` for stores, `escaped` for terminals, `redact` without credentials."""
 
 import re
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _NOT_PRINTABLE = re.compile(
 
 
 def storable(text: str, most: int = LONGEST_STORED) -> str:
-    """Escape NUL and lone surrogates in a text. Repeated calls change nothing more, so stores can be copied.
+    """Escape NUL and lone surrogates, and shorten a long text. Repeated calls change nothing more.
 
-    SQLite's driver refuses lone surrogates (file names that are not UTF-8), PostgreSQL refuses NUL as well.
+    SQLite's driver refuses lone surrogates (file names that are not UTF-8), PostgreSQL also NUL.
     """
     if not text.isascii() or "\x00" in text:  # a quick test, so that most texts skip the substitution
         text = _NOT_STORABLE.sub(_as_escape, text)
@@ -32,13 +32,13 @@ def storable(text: str, most: int = LONGEST_STORED) -> str:
 
 
 def last_line(text: str, otherwise: str = "") -> str:
-    """Return the last line of a text, such as the error at the end of a traceback, or `otherwise` if it is empty."""
+    """Return the last line of a text, such as a traceback's error, or `otherwise` for an empty text."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else otherwise
 
 
 def storable_deep(value: Any) -> Any:
-    """Return a copy of plain data (mappings, lists, scalars) in which every string, including keys, is storable."""
+    """Return a copy of plain data (mappings, lists, scalars) with storable strings, including keys."""
     if value is None or isinstance(value, float | int):
         return value
     if isinstance(value, str):
@@ -53,7 +53,7 @@ def storable_deep(value: Any) -> Any:
 def escaped(text: str) -> str:
     r"""Replace control characters by escapes such as `\x1b`. Tabs and newlines stay.
 
-    A terminal obeys control characters: a message could move the cursor, set the title, or write the clipboard.
+    Terminals obey control characters: a message could move the cursor, set the title, or write the clipboard.
     """
     return _NOT_PRINTABLE.sub(_as_escape, text)
 
@@ -66,7 +66,7 @@ def _as_escape(found: re.Match[str]) -> str:
 
 
 def redact_deep(value: object) -> object:
-    """Return a copy of plain data (mappings, lists, scalars) in which every string, including keys, is redacted."""
+    """Return a copy of plain data (mappings, lists, scalars) with redacted strings, including keys."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):

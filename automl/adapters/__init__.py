@@ -1,1 +1,1 @@
-"""Adapters between this project and two other search libraries: Optuna and Ray Tune."""
+"""Adapters for two other search libraries: Optuna and Ray Tune."""

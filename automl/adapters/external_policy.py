@@ -1,11 +1,11 @@
-"""Lets another framework ask this project's pruners which of its trials continue, pause or stop.
+"""Lets another framework ask this project's pruners about its trials.
 
     policy.started(number, params)
     policy.measured(number, epoch, metrics, paid_usd=...)  ->  a decision at rungs, else None
     policy.thaw(...)                                       ->  the paused trial to continue, else None
     policy.ended(number)
 
-The other framework starts and runs the trials, and owns the store, the devices and the budget.
+The other framework runs the trials, and owns the store, the devices and the budget.
 """
 
 import math
@@ -28,11 +28,11 @@ from trainers.protocol import ParameterValue
 
 
 class ExternalPolicy:
-    """Decides whether trials of another framework continue, pause or stop, from their reported metrics.
+    """Decides from reported metrics whether trials of another framework continue, pause or stop.
 
     Args:
-        objectives: Objectives of the search. `cost_usd` is the cost of a trial so far, in dollars.
-        epochs: Number of epochs of a full training. The last epoch is not judged.
+        objectives: Objectives of the search. `cost_usd` is a trial's cost so far in dollars.
+        epochs: Epochs of a full training. The last epoch is not judged.
         constraints: As in a spec: `[{"metric": "latency_ms", "max": 5}]`.
         pruner: As `search.pruner` of a spec.
         space: Space that trials are drawn from, needed by `break_even` and `suggestion`.
@@ -85,11 +85,11 @@ class ExternalPolicy:
 
     @property
     def paused(self) -> frozenset[int]:
-        """Return the numbers of the paused trials."""
+        """Return the paused trials."""
         return frozenset(self._history.paused)
 
     def started(self, number: int, params: Mapping[str, ParameterValue], *, world_size: int = 1) -> None:
-        """Records that a trial with `world_size` ranks starts or resumes. Repeated calls are harmless.
+        """Record that a trial with `world_size` ranks starts or resumes. Repeated calls are harmless.
 
         Raises:
             SpaceError: The parameters violate a constraint of the space.
@@ -103,19 +103,19 @@ class ExternalPolicy:
     def measured(
         self, number: int, epoch: int, metrics: Mapping[str, float], *, paid_usd: float = 0.0
     ) -> Decision | None:
-        """Records the metrics of a trial at the end of an epoch, and returns the pruner's decision.
+        """Record a trial's metrics after an epoch, and return the pruner's decision.
 
         Args:
-            epoch: Epoch that has ended, from 1.
-            metrics: Values by name: every objective and bounded metric. `cost_usd` may be left out.
+            epoch: Ended epoch, from 1.
+            metrics: Every objective and bounded metric, by name; `cost_usd` is optional.
             paid_usd: Cost of the trial so far, in dollars.
 
         Returns:
-            The decision if the pruner judges this epoch (see `rung_of`), else None. At any epoch, a trial stops if an
-            objective or bounded metric is not finite; before the last, also if the constraints cannot be satisfied.
+            The decision if the pruner judges this epoch (see `rung_of`), else None. A trial also stops if a metric is
+                not finite or, before the last epoch, if the constraints cannot be satisfied.
 
         Raises:
-            ValueError: An objective or a bounded metric is missing, or the epoch does not exist; the message names it.
+            ValueError: An objective or a bounded metric is missing, or the epoch does not exist.
         """
         if epoch not in range(1, self._epochs + 1):
             raise ValueError(f"epoch: {found(epoch, f'a whole number from 1 to {self._epochs}')}")
@@ -132,9 +132,9 @@ class ExternalPolicy:
         return None if rung is None else self._decided(number, rung)
 
     def rung_of(self, number: int, epoch: int) -> int | None:
-        """Returns the decision epoch (rung) for which this epoch counts, or None if the pruner does not judge it.
+        """Return the decision epoch (rung) for which this epoch counts, or None if it is not judged.
 
-        The first report after a rung counts for the rung. A report that passes several rungs is judged at the last one.
+        The first report after a rung counts for the rung, and a report after several rungs for the last of them.
         """
         rung = max((one for one in self.rungs if one <= epoch < self._epochs), default=None)
         is_judged = rung is not None and number in self._history.at_rung.get(rung, {})
@@ -149,7 +149,7 @@ class ExternalPolicy:
         return {one.metric: float(metrics[one.metric]) for one in self._columns}
 
     def _note(self, number: int, epoch: int, known: Mapping[str, float], paid_usd: float) -> None:
-        """Record a report, also at the decision epochs that it has skipped."""
+        """Record a report, also at skipped decision epochs."""
         trial = self._trials[number]
         passed = [one for one in self._watched if one <= epoch and one not in trial.at]
         counted = {one: self._as_at(known, epoch, one) for one in (*passed, epoch)}
@@ -168,7 +168,7 @@ class ExternalPolicy:
                 self._history.violations.setdefault(rung, {})[number] = violation
 
     def _as_at(self, known: Mapping[str, float], epoch: int, to_epoch: int) -> dict[str, float]:
-        """Estimate the metrics at another epoch: cumulative metrics, such as cost, in proportion to the epoch."""
+        """Estimate metrics at another epoch; cumulative metrics, such as cost, are proportional to the epoch."""
         share = to_epoch / epoch
         return {name: value * share if name in CUMULATIVE_METRICS else value for name, value in known.items()}
 
@@ -187,24 +187,24 @@ class ExternalPolicy:
         return decision
 
     def thaw(self, *, upcoming: Mapping[str, ParameterValue] | None = None, fresh_allowed: bool = True) -> Thaw | None:
-        """Returns the paused trial that should continue on a free device, or None.
+        """Return the paused trial that should continue on a free device, or None.
 
         Args:
-            upcoming: Configuration that would be started instead. None takes a random configuration of the space.
-            fresh_allowed: Whether a new configuration may be started instead.
+            upcoming: Configuration that would start instead. None draws one from the space.
+            fresh_allowed: Whether a new configuration may start instead.
         """
         history = self._up_to_date()
         history.upcoming, history.fresh_allowed = upcoming or self._drawn(), fresh_allowed
         return self._policy.pruner.thaw(history)
 
     def ended(self, number: int, *, failed: bool = False) -> None:
-        """Records that a trial has ended: it is complete, was stopped, or has failed without another attempt."""
+        """Record that a trial is complete, was stopped, or has failed without another attempt."""
         if number in self._trials and self._trials[number].state != "failed":
             self._history.paused.pop(number, None)
             self._change(number, state="failed" if failed else "ended")
 
     def suggestion(self) -> dict[str, ParameterValue]:
-        """Returns the parameters for a new trial. Raises ValueError if no space was given."""
+        """Return the parameters for a new trial. Raises ValueError without a space."""
         if self._suggester is None:
             raise ValueError("space: suggestions need a search space. Pass space=... to the adapter")
         history = tuple(self._observation(self._trials[number]) for number in sorted(self._trials))

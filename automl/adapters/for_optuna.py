@@ -9,7 +9,7 @@
                 raise optuna.TrialPruned
         return error, size
 
-Optuna cannot pause trials, and prunes instead. Pass constraints to the study's own sampler as its `constraints_func`.
+Optuna cannot pause trials, so they are pruned. Pass constraints to the study's sampler, too (`constraints_func`).
 """
 
 import threading
@@ -27,16 +27,16 @@ DIRECTIONS: Mapping[str, Direction] = {"MINIMIZE": "minimize", "MAXIMIZE": "maxi
 
 
 class MultiObjectivePruning:
-    """Decides which trials of an Optuna study to prune. Several threads may call it.
+    """Decides which trials of an Optuna study to prune. Is thread-safe.
 
     Args:
-        study: Study of the trials. Its directions and metric names apply.
-        epochs: Number of epochs of a full training.
-        constraints: Value of `constraints` of a spec: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: Value of `search.pruner` of a spec: a name, module:Object, or a mapping with options.
+        study: Study of the trials, with its directions and metric names.
+        epochs: Epochs of a full training.
+        constraints: As in a spec: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: As `search.pruner` of a spec: a name, module:Object, or a mapping with options.
         space: Space that trials are drawn from, needed by `break_even`.
         jobs: Number of trials that run at the same time.
-        usd_per_hour: Price of a trial in dollars per hour. Its time counts from its start.
+        usd_per_hour: Price of a trial in dollars per hour since its start.
 
     Raises:
         SpecError: An argument is wrong.
@@ -76,7 +76,7 @@ class MultiObjectivePruning:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are judged. If such an epoch has no report, the next report is judged."""
+        """Return the epochs at which trials are judged. Without a report at such an epoch, the next report counts."""
         return self._policy.rungs
 
     def should_prune(
@@ -88,16 +88,16 @@ class MultiObjectivePruning:
         metrics: Mapping[str, float] | None = None,
         paid_usd: float | None = None,
     ) -> bool:
-        """Return whether the objective should raise `optuna.TrialPruned`; `trial.user_attrs["prune_reason"]` says why.
+        """Return whether to raise `optuna.TrialPruned`; `trial.user_attrs["prune_reason"]` has the reason.
 
         Args:
-            epoch: Epoch that has ended, from 1.
+            epoch: Ended epoch, from 1.
             values: Objectives in the order of the study's directions.
             metrics: Bounded metrics that are not objectives, by name.
             paid_usd: Cost of the trial so far in dollars; by default its time at the price.
 
         Raises:
-            ValueError: A bounded metric or objective is missing, there are too many values, or no such epoch exists.
+            ValueError: A metric is missing, there are too many values, or the epoch does not exist.
         """
         if len(values) != len(self._names):
             allowed = f"{len(self._names)}, one for each direction of the study"
@@ -119,7 +119,7 @@ class MultiObjectivePruning:
         return True
 
     def _note_finished_trials(self) -> None:
-        """Find and record trials that have ended, because Optuna calls no hook when a trial ends."""
+        """Find and record ended trials, because Optuna has no hook for the end of a trial."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._began and trial.number not in self._over and trial.state.is_finished():
                 self._over.add(trial.number)

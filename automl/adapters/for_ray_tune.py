@@ -1,4 +1,4 @@
-"""Runs this project's search in Ray Tune: a scheduler that prunes by several objectives, and a matching searcher.
+"""This project's search in Ray Tune: a scheduler that prunes by several objectives, and a searcher.
 
     scheduler = MultiObjectiveScheduler(objectives=[("val_error", "min"), ("cost_usd", "min")], epochs=30, space=space)
     tune.Tuner(
@@ -6,9 +6,9 @@
         tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=scheduler.searcher(), num_samples=100),
     ).fit()
 
-Paused trials continue from their last checkpoint, so pausing pruners (`break_even`, `mo_asha` with `variant:
-promotion`) need a trainable that saves and restores itself. Do not set `max_concurrent_trials` with them, because Ray
-Tune counts paused trials too and would start no others. The cluster's resources limit how many trials run.
+Pausing pruners (`break_even`, `mo_asha` with `variant: promotion`) need a trainable that saves and restores itself. Do
+not set `max_concurrent_trials` with them: Ray Tune counts paused trials, too, and would start no others. The cluster's
+resources limit the running trials.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ class MultiObjectiveScheduler(FIFOScheduler):
     """Stops and pauses trials at fixed epochs (rungs), and resumes paused trials.
 
     Args:
-        objectives: Pairs of a reported metric and "min" or "max". `cost_usd` need not be reported: it is the trial's
-            training time (`time_total_s`) at the price.
-        epochs: Number of epochs of a full training; a trial that reports this epoch ends.
-        constraints: Value of `constraints` of a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
-        pruner: Value of `search.pruner` of a spec.
-        sampler: Value of `search.sampler` of a spec; for `searcher`.
+        objectives: Pairs of a reported metric and "min" or "max". `cost_usd` is computed from the trial's training time
+            (`time_total_s`) if it is not reported.
+        epochs: Epochs of a full training; a trial that reports this epoch ends.
+        constraints: As in a spec, on reported metrics: `[{"metric": "latency_ms", "max": 5}]`.
+        pruner: As `search.pruner` of a spec.
+        sampler: As `search.sampler` of a spec; for `searcher`.
         space: Space that trials are drawn from, needed by `break_even` and `searcher`.
-        slots: Number of slots that trials share.
-        usd_per_slot_hour: Price of a slot in dollars per hour; a trial takes `world_size` slots if its config has it.
+        slots: Number of slots for all trials.
+        usd_per_slot_hour: Price of a slot in dollars per hour; a trial takes `world_size` slots (1 by default).
         time_attr: Reported metric that counts epochs, from 1.
 
     Raises:
@@ -79,19 +79,19 @@ class MultiObjectiveScheduler(FIFOScheduler):
         self._stopped = 0
 
     def searcher(self) -> Searcher:
-        """Returns a searcher for `TuneConfig(search_alg=...)` that learns from the scheduler's reports."""
+        """Return a searcher for `TuneConfig(search_alg=...)` that learns from the scheduler's reports."""
         return _SpaceSearcher(self._policy)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Gives the trial a number."""
+        """Number the trial."""
         number = self._numbers.setdefault(trial.trial_id, len(self._numbers))
         self._policy.started(number, trial.config, world_size=_world_size(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:  # noqa: ARG002
-        """Returns the decision: continue, pause or stop.
+        """Return the decision: continue, pause or stop.
 
         Raises:
-            ValueError: An objective or a bounded metric is missing, or the epoch is below 1; the message names it.
+            ValueError: An objective or a bounded metric is missing, or the epoch is below 1.
         """
         # If reports are several epochs apart, the last report may be after the last epoch.
         number, epoch = self._numbers[trial.trial_id], min(int(result[self._time_attr]), self._epochs)
@@ -107,19 +107,19 @@ class MultiObjectiveScheduler(FIFOScheduler):
         return str(getattr(TrialScheduler, action.upper()))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:  # noqa: ARG002
-        """Records that the trial has ended."""
+        """Record that the trial has ended."""
         self._policy.ended(self._numbers[trial.trial_id])
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Records that the trial has failed."""
+        """Record that the trial has failed."""
         self._policy.ended(self._numbers[trial.trial_id], failed=True)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:  # noqa: ARG002 - Ray Tune's interface
-        """Records that the trial has ended."""
+        """Record that the trial has ended."""
         self._policy.ended(self._numbers[trial.trial_id])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Returns the trial to run next: a paused trial worth resuming, or a new trial. None if there is neither."""
+        """Return the trial to run next: a paused trial worth resuming, a new trial, or None."""
         if self._chosen is not None and self._chosen.status == Trial.PENDING:
             return self._chosen  # it waits for resources
         trials: list[Trial] = tune_controller.get_trials()
@@ -143,7 +143,7 @@ class MultiObjectiveScheduler(FIFOScheduler):
         return None if thaw is None else by_number.get(thaw.number)
 
     def debug_string(self) -> str:
-        """Returns the line about this scheduler that Ray Tune prints with its progress."""
+        """Return the line that Ray Tune prints with its progress."""
         return f"{self._stopped} trials stopped, {len(self._policy.paused)} paused"
 
 
@@ -156,17 +156,17 @@ class _SpaceSearcher(Searcher):
         return dict(self._policy.suggestion())
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:  # noqa: ARG002
-        """Returns False if Ray Tune passes a parameter space, because this searcher has its own space."""
+        """Return False if Ray Tune passes a parameter space, because this searcher has its own."""
         return not config
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Does nothing, because the scheduler has already recorded the end of the trial."""
+        """Do nothing: the scheduler has recorded the end of the trial."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Saves nothing, because a restored Tuner draws new suggestions."""
+        """Save nothing: a restored Tuner draws new suggestions."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restores nothing, because `save` saves nothing."""
+        """Restore nothing."""
 
 
 def _world_size(trial: Trial) -> int:

@@ -1,4 +1,4 @@
-"""Runs an unchanged Optuna objective as a training function, with parameters that this project's search chooses.
+"""Runs an unchanged Optuna objective as a training function.
 
     def objective(trial):
         rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)     the search's value, checked against this range;
@@ -10,7 +10,7 @@
                 raise optuna.TrialPruned
         return error                                                 the measurement of the last epoch
 
-Optuna is not needed. Such trials have no checkpoints. All ranks get the same values, and only reports of rank 0 count.
+Optuna is not needed. Such trials have no checkpoints. All ranks get the same values; only rank 0's reports count.
 A trial that raises `TrialPruned` by itself ends early: its last reported values count for the epoch that had begun.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PRUNED = "TrialPruned"  # Optuna's exception, whose class need not be installed
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
-"""Members of a `Trial` that an objective may use as well."""
+"""Members of a `Trial` that an objective may use, too."""
 
 
 def as_training_function(
@@ -43,9 +43,9 @@ def as_training_function(
     """Return a training function that runs an Optuna objective.
 
     Args:
-        objective: Function of a trial that returns a value for each metric, or a number for a single metric.
-        metrics: Names of the values that the objective returns and reports, in this order.
-        epochs: Number of epochs of a full training. The parameter `epochs` takes precedence.
+        objective: Function of a trial that returns a number or a number for each metric.
+        metrics: Names of the returned and reported numbers, in this order.
+        epochs: Epochs of a full training. A parameter `epochs` has precedence.
     """
 
     @functools.wraps(objective)
@@ -63,7 +63,7 @@ def as_training_function(
 
 
 def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
-    """Return a wrapper of another library's function, with the name and signature of a training function."""
+    """Give a wrapper of another library's function the name and signature of a training function."""
     run.__qualname__ = f"{as_training_function.__name__}.<locals>.{run.__name__}"  # names the wrapped function
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("trial", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -72,7 +72,7 @@ def of_trial(run: Callable[[Trial], None]) -> Callable[[Trial], None]:
 
 
 class ObjectiveTrial:
-    """The `trial` argument of an Optuna objective: has the methods of `optuna.Trial` that objectives call.
+    """The `trial` argument of an Optuna objective, with the methods of `optuna.Trial` that objectives call.
 
     Attributes:
         params: Parameters by name, chosen by the search or requested by the objective.
@@ -100,28 +100,28 @@ class ObjectiveTrial:
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Return the value that the search chose for a parameter between `low` and `high`.
+        """Return the search's value of a parameter between `low` and `high`.
 
         Raises:
-            TaskError: A complete space lacks this parameter, its value is outside this range, or the range is empty.
+            TaskError: The complete space lacks this parameter, its value is out of range, or the range is empty.
         """
         domain = partial(float_domain, low, high, step=step, log=log)
         return float(self._suggested("suggest_float", name, domain))  # type: ignore[arg-type]
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the value that the search chose for an integer parameter. Raises the errors of `suggest_float`."""
+        """Return the search's value of an integer parameter. Raises the errors of `suggest_float`."""
         domain = partial(int_domain, low, high, step=step, log=log)
         return int(self._suggested("suggest_int", name, domain))  # type: ignore[arg-type]
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the value that the search chose among `choices`. Raises the errors of `suggest_float`."""
+        """Return the search's choice. Raises the errors of `suggest_float`."""
         return self._suggested("suggest_categorical", name, partial(choice_domain, choices))
 
     def report(self, value: float | Sequence[float], step: int) -> None:  # noqa: ARG002 - Optuna's signature
-        """Record the metrics of the next epoch. Each call counts as one epoch, with any value of `step`.
+        """Record the metrics of the next epoch. Each call counts as an epoch; `step` has no effect.
 
         Raises:
-            TaskError: There are more reports than epochs, or the number of values differs from the number of metrics.
+            TaskError: There are more reports than epochs, or the number of values is wrong.
         """
         if self._pending is not None and not self._advanced():
             raise TaskError(
@@ -130,7 +130,7 @@ class ObjectiveTrial:
         self._pending = self._last = self._named("trial.report", value)
 
     def should_prune(self) -> bool:
-        """Wait for the decision about the last report. Returns False if the trial continues, else ends the trial."""
+        """Wait for the decision about the last report. Returns False, or ends the trial."""
         if self._pending is not None:
             self._advanced()
         return False
@@ -149,10 +149,10 @@ class ObjectiveTrial:
         return list(self._last.values())
 
     def end(self, result: object) -> None:
-        """Record the objective's return value, as the measurement of the last epoch.
+        """Record the objective's return value as the last epoch.
 
         Raises:
-            TaskError: The value is None, or the number of values differs from the number of metrics.
+            TaskError: The value is None, or the number of values is wrong.
         """
         if result is None and self._pending is not None:
             self._report(self._pending)
@@ -165,7 +165,7 @@ class ObjectiveTrial:
         self._trial.report(**numbers, **metrics)
 
     def _advanced(self) -> bool:
-        """End the reported epoch and begin the next one. Returns False in the last epoch, which `end` completes."""
+        """Begin the next epoch. Returns False in the last epoch, which `end` completes."""
         if self._trial.epoch >= self._planned:
             return False
         self._report(self._pending or {})
@@ -184,7 +184,7 @@ class ObjectiveTrial:
         return dict(zip(self._metrics, values, strict=True))
 
     def _suggested(self, call: str, name: str, domain_of_call: Callable[[], Domain]) -> ParameterValue:
-        """Return the parameter's value in the search space, checked against this call, or request a new value."""
+        """Return the parameter's value, checked against this call, or request a new value."""
         try:
             domain = domain_of_call()
             if name not in self._declared and self._trial.asking.is_allowed:

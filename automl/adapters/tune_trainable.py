@@ -8,10 +8,10 @@
     class Trained(tune.Trainable):                     each `step` is an epoch
 
 While a trial runs, `report`, `get_checkpoint` and `get_context` of `ray.tune`, `ray.train` and `ray.air.session` are
-replaced by functions of this module, also where modules have imported them under these names. Such trials have one
-rank. Their checkpoints hold the files that the trainable wrote into its own. A function that returns early completes
-its trial: its last report counts for the epoch that had begun. A function that continues ends at its
-first report after the last epoch, as with Ray's `stop`.
+replaced by functions of this module, also in modules that have imported them under these names. Such trials have one
+rank. Their checkpoints contain the files of the trainable's own checkpoint. A function that returns early completes its
+trial: its last report counts for the begun epoch. A function that continues ends at its first report after the last
+epoch, as with Ray's `stop`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _CLASSES, _WRAPPERS = "ray.tune.trainable.trainable", "ray.tune.trainable.util"
 
 
 def is_trainable_class(train: object) -> bool:
-    """Return whether an object is a class that inherits from `tune.Trainable`."""
+    """Return whether an object is a subclass of `tune.Trainable`."""
     return inspect.isclass(train) and any(base.__module__ == _CLASSES for base in train.__mro__)
 
 
 def own_trainable(train: Any) -> Any:
-    """Return the user's own trainable, with the values of `tune.with_parameters`. Other objects are unchanged."""
+    """Return the user's trainable without the wrapper of `tune.with_parameters`. Returns other objects unchanged."""
     if inspect.isfunction(train) and train.__module__ == _WRAPPERS:
         around = inspect.getclosurevars(train).nonlocals
         return partial(own_trainable(around["trainable"]), **_values(around))
@@ -67,7 +67,7 @@ def own_trainable(train: Any) -> Any:
 
 
 def _values(around: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that `tune.with_parameters` stored in the variables of its wrapper function."""
+    """Return the values that `tune.with_parameters` stored in the variables of its wrapper."""
     registry = around.get("parameter_registry")
     return {} if registry is None else {name: registry.get(around["prefix"] + name) for name in around["keys"]}
 
@@ -78,12 +78,12 @@ def as_training_function(
     """Return a training function that runs a trainable of Ray Tune.
 
     Args:
-        train: Function of a `config`, which reports `epochs` times; a mapping that it returns is its last report. Or a
-            class that inherits from `tune.Trainable`.
+        train: Function of a `config`, which reports `epochs` times; a returned mapping is its last report. Or a
+            subclass of `tune.Trainable`.
         constants: Entries of `config` besides the trial's parameters.
         has_checkpoints: Whether the function continues from `get_checkpoint()`.
-        may_go_on: Whether a report after the last epoch ends the function. Otherwise a further report fails the
-            trial, since `epochs` may be a default that is too small.
+        may_go_on: Whether a report after the last epoch ends the function. Otherwise it fails the trial, since `epochs`
+            may be a default that is too small.
     """
 
     def run(trial: Trial) -> None:
@@ -160,14 +160,11 @@ def _run_class(trial: Trial, train: Any, config: dict[str, Any]) -> None:
 
 
 class _AllReported(BaseException):
-    """Ends a function that would go on after its last epoch."""
+    """Ends a function that continues after its last epoch."""
 
 
 class _Files:
-    """Files of a trainable's last checkpoint, by path.
-
-    `reports` is the number of reports before that checkpoint, and `known` has the metrics of the last report.
-    """
+    """Files of the last checkpoint, number of `reports` before it, and metrics `known` from the last report."""
 
     def __init__(self) -> None:
         self._files: dict[str, Any] = {}
@@ -185,7 +182,7 @@ class _Files:
         put_files(self.state_dict(), Path(folder), "of the trainable")
 
     def opened(self, stack: ExitStack) -> Any:
-        """Return the checkpoint in a folder that exists until the stack closes; None before the first checkpoint."""
+        """Return the checkpoint, in a folder that exists until the stack closes, or None."""
         if not self.reports:
             return None
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -203,14 +200,14 @@ class _Files:
 
 
 def is_param_space(space: object) -> bool:
-    """Return whether a space has a distribution of Ray Tune."""
+    """Return whether a space contains a distribution of Ray Tune."""
     return isinstance(space, Mapping) and any(type(one).__module__ == _DOMAINS for one in space.values())
 
 
 def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a Ray Tune `param_space` into the parameters to search and the constants.
+    """Split a Ray Tune `param_space` into parameters and constants.
 
-    The space may also have parameters of this project. Without a distribution of Ray Tune it has no constants.
+    The space may also contain parameters of this project. Without a distribution of Ray Tune, it has no constants.
 
     Raises:
         SpaceError: A distribution has no counterpart here, such as `tune.randn`, or is inside a constant.
@@ -232,7 +229,7 @@ def parameters_and_constants(param_space: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def _is_drawn(value: object) -> bool:
-    """Return whether a value is a distribution of Ray Tune. Raises SpaceError if the value contains a distribution."""
+    """Return whether a value is a distribution of Ray Tune. Raises SpaceError if it contains a distribution."""
     if type(value).__module__ == _DOMAINS:
         return True
     inner = value.items() if isinstance(value, Mapping) else ()
@@ -277,7 +274,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Context:
-    """Replaces Ray's context objects in a trial. Attributes that a trial of this project lacks are None."""
+    """Replaces Ray's context objects in a trial. Unknown answers are None."""
 
     def __init__(self, trial: Trial) -> None:
         self._answers = {
@@ -293,7 +290,7 @@ class _Context:
 
 @contextmanager
 def _replaced(train: Callable[..., object], ours: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Replace Ray's functions, in Ray's modules and in the user's module, until the `with` block ends."""
+    """Replace Ray's functions in Ray's and the user's modules during the `with` block."""
     import_module(MODULES[0])
     modules = [sys.modules[name] for name in MODULES if name in sys.modules]
     theirs = {getattr(module, name): name for module in modules for name in ours if hasattr(module, name)}

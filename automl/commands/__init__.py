@@ -1,1 +1,1 @@
-"""The commands of `automl`, one file per command with its options and help text; `automl.cli` loads them."""
+"""The commands of `automl`, one file per command; `automl.cli` loads them."""

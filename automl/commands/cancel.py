@@ -15,13 +15,13 @@ from automl.terminal.output import print_json
 @json_option
 @click.option(
     "--wait", "wait_seconds", default=30.0, show_default=True, cls=StoreOption,
-    help="Seconds that the command waits at most for the end of the trial.",
+    help="Longest time in seconds to wait for the end of the trial.",
 )  # fmt: skip
 def cancel(study: str, trial: str | None, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """End a trial for good, while its study continues.
 
-    A running trial stops at once; its complete epochs stay measured. TRIAL is the trial's number, or for an enqueued
-    trial a name such as q7, which `automl trials` lists.
+    A running trial stops at once; its complete epochs stay measured. TRIAL is a trial's number, or the name of an
+    enqueued trial, such as q7, from `automl trials`.
     Without TRIAL, takes the study out of the queue: running trials finish their epoch, and no worker continues it.
     """
     backend = backend_of(store)

@@ -25,7 +25,7 @@ from trainers.ranks.group_options import BackendChoice, GroupOptions
 
 
 def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Read numbers of ranks from a text such as 1,2,4, and return them in ascending order."""
+    """Read a text such as 1,2,4. Returns the numbers in ascending order."""
     parts = value.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise click.BadParameter(
@@ -48,23 +48,15 @@ def _world_sizes(_context: click.Context, _parameter: click.Parameter, value: st
 @backend_option
 @group_seconds_option
 @click.option(
-    "--price-per-slot-hour",
-    "usd_per_slot_hour",
-    type=Number(0),
+    "--price-per-slot-hour", "usd_per_slot_hour", type=Number(0),
     help="Dollars per device-hour; a list price by default.",
-)
+)  # fmt: skip
 @click.option("--min-efficiency", type=Number(0), help="Smallest accepted efficiency, such as 0.8; else exit code 1.")
 @json_option
 def compare(
-    task: str,
-    given: tuple[str, ...],
-    *,
-    as_json: bool,
-    min_efficiency: float | None,
-    backend: BackendChoice,
-    group_seconds: float,
-    **options: Any,
-) -> None:
+    task: str, given: tuple[str, ...], *, as_json: bool, min_efficiency: float | None, backend: BackendChoice,
+    group_seconds: float, **options: Any,
+) -> None:  # fmt: skip
     """Train TASK at several world sizes and compare their speed.
 
     All trainings take the same optimizer steps: fewer ranks accumulate more backward passes per step. Efficiency is the

@@ -15,8 +15,8 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that completes automl's commands in a shell.
 
-    For bash, add eval "$(automl completion bash)" to ~/.bashrc, and for zsh the same line with zsh to ~/.zshrc. For
-    fish, run automl completion fish > ~/.config/fish/completions/automl.fish.
+    For bash, add eval "$(automl completion bash)" to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc. For fish, run
+    automl completion fish > ~/.config/fish/completions/automl.fish.
     """
     made = get_completion_class(shell)
     assert made is not None  # noqa: S101 - click knows all of SHELLS

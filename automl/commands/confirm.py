@@ -32,21 +32,16 @@ from search_spaces.messages import UserError
 @store_option
 @json_option
 def confirm(  # noqa: PLR0917 - click passes each option by name
-    study: str,
-    points: tuple[str, ...],
-    seeds: int,
-    keep_models: bool,
-    usd: float | None,
-    store: str | None,
+    study: str, points: tuple[str, ...], seeds: int, keep_models: bool, usd: float | None, store: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Train models again with new seeds and measure them on test data.
 
-    A model is TRIAL@EPOCH, or TRIAL for the trial's last kept model. Without a model, trains the recommended model, its
+    A model is TRIAL@EPOCH, or TRIAL for the trial's last kept model. By default, trains the recommended model, its
     neighbours on the Pareto front and the best model. Each training runs as in the search, up to the model's epoch.
 
-    The cost is charged to the study, even if its budget is used up. With --server, --usd limits the cost, and --json
-    prints the study's summary; without --usd, the command prints only the expected cost.
+    The cost is charged to the study, even if its budget is used up. With --server, --usd limits the cost: without
+    --usd, the command prints only the expected cost. With --server, --json prints the study's summary.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):

@@ -22,8 +22,8 @@ from studies.storage.study_store import StoreError
 def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_files: bool) -> None:
     """Delete a study: its rows, checkpoints, report, and copies in Optuna and MLflow.
 
-    Refuses a study that runs or waits for a worker. Keeps exported and registered models, the study's cost in the
-    limits of users and projects, and rows that `automl store copy` has copied.
+    Refuses a study that runs or waits for a worker. Keeps exported and registered models, copies made by `automl store
+    copy`, and the study's cost in the limits of users and projects.
     """
     question, act = backend_of(store).deletion(study, keep_files=keep_files)
     if not yes and not _consents(f"{question}. Delete it?"):
@@ -36,7 +36,6 @@ def delete(study: str, store: str | None, as_json: bool, *, yes: bool, keep_file
 
 
 def _consents(question: str) -> bool:
-    """Ask for consent on stderr."""
     try:
         return click.confirm(escaped(question), err=True)
     except click.Abort:

@@ -20,8 +20,7 @@ from automl.terminal.output import print_json
 def enqueue(study: str, given: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Add a trial with the given parameters to a study.
 
-    The trial starts as soon as a device is free. Missing parameters get random values. If a given parameter is allowed
-    only for certain values of a missing parameter, the missing parameter gets one of these values.
+    The trial starts as soon as a device is free. Missing parameters get random values that allow the given ones.
     """
     queued = backend_of(store).enqueue(study, read_params(given))
     if as_json:

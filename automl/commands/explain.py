@@ -18,7 +18,7 @@ from automl.terminal.output import console, print_json
 def explain(study: str, trial: int, store: str | None, as_json: bool) -> None:
     """Explain why a trial continued, was paused, stopped or failed.
 
-    Prints the numbers behind each decision, the trial's attempts (runs on devices), and the traceback of a failure.
+    Prints the numbers behind each decision, the attempts (runs of the trial), and the traceback of a failure.
     """
     record = backend_of(store).record(study)
     found = started_trial(record, trial)

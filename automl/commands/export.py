@@ -36,9 +36,8 @@ def export(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Write a model of a study to a file or a folder.
 
-    --format package writes a folder that predicts rows without the training code, torch-export writes FILE.pt2, onnx
-    writes FILE.onnx, and mlflow writes a folder for MLflow. --format weights writes weights and parameters, which only
-    the training code can load.
+    --format package writes a folder that predicts rows without the training code, mlflow a folder for MLflow,
+    torch-export and onnx one file. --format weights writes a file that only the training code can load.
     """
     out, form = _target_of(out, docker, form)
     asked = {"model": model, "licence": licence, "ensemble": ensemble}

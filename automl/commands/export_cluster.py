@@ -24,7 +24,6 @@ _image = click.option(
 
 
 def _machines(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options for writing Kubernetes and compose files."""
     return _spec(_folder(nodes_options(_image(command))))
 
 
@@ -44,8 +43,8 @@ def export_cluster() -> None:
 def slurm(spec: Path, out: Path | None, store: str | None, *, as_json: bool, **given: Any) -> None:
     """Write an sbatch script that runs the study of SPEC on SLURM.
 
-    The job starts Ray on its nodes. Before the time limit, the trials write checkpoints, and the job queues itself
-    again until the study's budget is used up.
+    The job starts Ray on its nodes. Before the time limit, trials write checkpoints, and the job queues itself again
+    until the study's budget is used up.
     """
     parsed = read_spec(spec, (), store)
     script, warnings = write_job(parsed, spec, allocation_of(given), out)
@@ -78,7 +77,7 @@ def pytorchjob(
 ) -> None:
     """Write a Kubeflow PyTorchJob that trains the task of SPEC once.
 
-    The job has --nodes pods, each with one rank per GPU, or one rank without GPUs. Also writes the files to build the
+    The job has --nodes pods, each with one rank per GPU, or one rank without GPUs. Also writes files to build the
     container image.
     """
     _write("pytorchjob", spec, out, machines, as_json=as_json, training={"given": given, "epochs": epochs})

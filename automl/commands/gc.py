@@ -20,8 +20,8 @@ from reports.phrases import plural
 def gc(study: str, store: str | None, as_json: bool, yes: bool) -> None:
     """List or delete checkpoints that no trial of a study needs.
 
-    Processes that died can leave such checkpoints behind. Searches only the study's own folder, and skips recent files
-    while the study runs.
+    Such checkpoints are left behind by processes that died. Searches only the study's own folder, and skips recent
+    files while the study runs.
     """
     found = collect(open_store(store), study, delete=yes)
     orphans = found["orphans"]

@@ -37,8 +37,8 @@ NAMES = (
 def import_history(study: str, sources: tuple[str, ...], spec: Path, *, as_json: bool, **others: Any) -> None:
     """Import runs of W&B, MLflow, Ray Tune, Optuna or a table as STUDY, to learn from.
 
-    A new study learns from STUDY with `automl launch SPEC --from-study STUDY`. An imported study cannot run, and its
-    cost counts in no budget.
+    `automl launch SPEC --from-study STUDY` learns from STUDY. An imported study cannot run, and its cost counts in no
+    budget.
     """
     from automl.histories import importing  # loads SQLAlchemy, which no help needs
 

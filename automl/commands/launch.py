@@ -65,12 +65,9 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 )  # fmt: skip
 @set_option
 @click.option(
-    "--from-study",
-    "from_studies",
-    metavar="NAME_OR_URL",
-    multiple=True,
+    "--from-study", "from_studies", metavar="NAME_OR_URL", multiple=True,
     help="Earlier study to learn from: NAME in this store, or URL#NAME in another; repeatable.",
-)
+)  # fmt: skip
 @store_option
 @code_option
 @priority_at_service_option
@@ -84,26 +81,15 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 @verbose_option
 @log_file_option
 def launch(
-    spec: Path | None,
-    overrides: tuple[str, ...],
-    from_studies: tuple[str, ...],
-    *,
-    store: str | None,
-    code: str | None,
-    priority: int,
-    detach: bool,
-    as_json: bool,
-    dry_run: bool,
-    quiet: bool,
-    verbose: bool,
-    log_file: Path | None,
-    **quick: Any,
-) -> None:
+    spec: Path | None, overrides: tuple[str, ...], from_studies: tuple[str, ...], *, store: str | None,
+    code: str | None, priority: int, detach: bool, as_json: bool, dry_run: bool, quiet: bool, verbose: bool,
+    log_file: Path | None, **quick: Any,
+) -> None:  # fmt: skip
     """Search for good models, as described by a spec, by a data file (--task) or by your own code.
 
     SPEC is a YAML file, or a training function or task in your code: train.py:NAME or module:NAME. Launching an equal
-    spec again continues its study. With --server, the service queues the study and this command prints its progress;
-    Ctrl-C then ends only the command, not the study.
+    spec again continues its study. With --server, the service queues the study, and the command prints its progress:
+    Ctrl-C ends only the command.
     """
     talk = Talk(as_json=as_json, quiet=quiet, verbose=verbose, log_file=log_file)
     talk.check()
@@ -128,7 +114,6 @@ def _launch_there(
     backend: ServiceBackend, spec: Path | None, overrides: tuple[str, ...], talk: Talk, *,
     dry_run: bool, detach: bool, code: str | None, priority: int,
 ) -> None:  # fmt: skip
-    """Queue a spec's study at a service, and print its progress."""
     from automl.remote.following import Telling, take_leave_or_follow
 
     if spec is None:
@@ -155,7 +140,7 @@ def _launched(prepared: Prepared, watcher: Watcher) -> Outcome:
 def _prepared(
     spec: Path | None, overrides: tuple[str, ...], store: str | None, quick: dict[str, Any]
 ) -> tuple[Prepared, str]:
-    """Read the spec, or choose one for --task or for code. Returns the prepared study, and notes on the choices."""
+    """Return the study of the spec, of --task or of code, and notes on the chosen spec."""
     task, save_spec = quick.pop("task"), quick.pop("save_spec")
     if task is None:
         code = None if spec is None else code_of(spec)
@@ -169,9 +154,8 @@ def _prepared(
         new = with_options_of_new_studies(parsed)
         return prepare(new, source=str(spec), base_folder=folder), ""
     if spec is not None:
-        raise click.UsageError(
-            f"SPEC {spec} and --task exclude each other. Name one of them", click.get_current_context()
-        )
+        problem = f"SPEC {spec} and --task exclude each other. Name one of them"
+        raise click.UsageError(problem, click.get_current_context())
     picked = quickstart(task, quick, overrides, store)
     prepared = prepare(picked.spec, source=picked.source, base_folder=Path.cwd())
     if save_spec is not None:
@@ -180,7 +164,7 @@ def _prepared(
 
 
 def _refuse_data(spec: Path) -> None:
-    """Refuse a data file or folder in place of SPEC. The message names the command that trains on this data."""
+    """Refuse data in place of SPEC. The message names the command that trains on this data."""
     if spec.is_dir():
         kind, options = "a folder", f"vision --data {spec}"
     elif spec.name.lower().removesuffix(".gz").endswith((*TEXT, *PARQUET)) and spec.is_file():
@@ -191,14 +175,12 @@ def _refuse_data(spec: Path) -> None:
 
 
 def _refuse_stray(options: Mapping[str, Any]) -> None:
-    """Refuse options that are allowed only with --task."""
     stray = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if stray:
         raise click.UsageError(f"{stray[0]} needs --task", click.get_current_context())
 
 
 def _of_code(code: Code, overrides: tuple[str, ...], store: str | None, save_spec: Path | None) -> tuple[Prepared, str]:
-    """Choose a spec for the user's own code. Returns the prepared study, and notes on the choices."""
     if save_spec is not None:
         check_place_of_spec(save_spec, code)
     prepared, picked = prepared_from_code(code, overrides, store)

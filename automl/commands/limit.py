@@ -1,20 +1,17 @@
 """`automl limit`."""
 
-from pathlib import Path
 from typing import Literal
 
 import click
 
 from automl.service.team_studies import plain_account
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing.job_queue import JobQueue
 from studies.records.records import MOST_USD, NANO
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 kind_argument = click.argument("kind", type=click.Choice(["user", "project"]))
 
@@ -32,8 +29,8 @@ def limit() -> None:
 def set_limit(kind: Literal["user", "project"], name: str, usd: float, store: str | None) -> None:
     """Let the user or project NAME spend at most USD dollars.
 
-    The limit holds for the sum over all studies. If a running study could exceed it, the study pauses its trials after
-    their current epoch, and continues with the dollars that are left.
+    The limit holds for the sum over all studies. A running study that could exceed it pauses its trials after their
+    current epoch, and continues with the dollars that are left.
     """
     queue = _queue(store)
     queue.set_limit(kind, name, round(usd * NANO))
@@ -56,7 +53,7 @@ def remove(kind: Literal["user", "project"], name: str, store: str | None) -> No
 @store_option
 @json_option
 def list_limits(store: str | None, as_json: bool) -> None:
-    """List limits, with dollars spent and dollars reserved."""
+    """List limits, with spent and reserved dollars."""
     accounts = _queue(store).accounts()
     if as_json:
         print_json([plain_account(account) for account in accounts])
@@ -67,4 +64,4 @@ def list_limits(store: str | None, as_json: bool) -> None:
 
 def _queue(given: str | None) -> JobQueue:
     with private_files():
-        return JobQueue(Store(absolute_url(store_url(given), Path.cwd())))
+        return JobQueue(open_or_create(given))

@@ -5,12 +5,10 @@ from pathlib import Path
 import click
 
 from automl.backend import QueueBackend, ServiceBackend
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.options import Number, connection, folder_type, store_option
 from search_spaces.messages import UserError, install_command
 from studies.records.records import MOST_PRICE
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 
 @click.command()
@@ -38,14 +36,12 @@ def mcp(store: str | None, *, read_only: bool, code: tuple[Path, ...], artifacts
 def _backend(
     store: str | None, code: tuple[Path, ...], artifacts: str, price: float | None
 ) -> QueueBackend | ServiceBackend:
-    """Return the backend for the tools: the service that `--server` names, or the queue of the store."""
     if (client := connection(store)) is not None:
         return ServiceBackend(client)
     from automl.mcp_server.launched_studies import LaunchedStudies
     from automl.service.http.gate import local_identity
     from automl.service.operator_policy import Policy
 
-    opened = Store(absolute_url(store_url(store), Path.cwd()))
     folders = {folder.name: folder.absolute() for folder in code or (Path.cwd(),)}
     policy = Policy(code_folders=folders, artifacts=artifacts, usd_per_slot_hour=price)
-    return QueueBackend(LaunchedStudies(opened, policy, local_identity()), is_own_process=True)
+    return QueueBackend(LaunchedStudies(open_or_create(store), policy, local_identity()), is_own_process=True)

@@ -21,23 +21,15 @@ from automl.terminal.output import counted, print_json
 @click.option("--mlflow", help="Tracking URI of the MLflow registry that holds models:/NAME@ALIAS.")
 @json_option
 def predict(  # noqa: PLR0917 - click passes each option by name
-    model: str,
-    data: Path,
-    out: Path | None,
-    column: str | None,
-    id_column: str | None,
-    device: str,
-    trust: bool,
-    mlflow: str | None,
-    as_json: bool,
-) -> None:
+    model: str, data: Path, out: Path | None, column: str | None, id_column: str | None, device: str, trust: bool,
+    mlflow: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Predict each row of DATA with an exported model.
 
     The model is a folder, a .pt2 or .onnx file, or in MLflow's registry models:/NAME@champion or models:/NAME/VERSION.
 
     DATA is a CSV, TSV, Parquet or JSON lines file, a .txt file with one text per line, an image, or a folder of images.
-    DATA may be larger than the memory. The command lists columns that the model does not know, and ignores them.
-    Without --out, it prints the predictions as CSV.
+    It may be larger than the memory. Columns unknown to the model are listed and ignored. Without --out, prints CSV.
     """
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without --out the predictions go to stdout")

@@ -22,7 +22,7 @@ def price() -> None:
 def set_(study: str, usd_per_slot_hour: float, store: str | None, as_json: bool) -> None:
     """Set the price of a slot to USD dollars per hour.
 
-    A slot is one device of STUDY. The new price holds from now on, or from the next start if STUDY is not running.
+    A slot is one device of STUDY. The price holds from now on, or from the next start if STUDY is not running.
     """
     outcome = set_price(open_store(store), study, usd_per_slot_hour)
     print_json(outcome) if as_json else echo(outcome["message"])

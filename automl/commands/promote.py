@@ -30,10 +30,10 @@ def promote(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Register a model in MLflow as champion or challenger.
 
-    The model must be confirmed (`automl confirm`), and must meet the thresholds of `promotion` in the spec. It becomes
+    The model must be confirmed (`automl confirm`), and meet the thresholds of `promotion` in the spec. It becomes
     champion if there is no champion, or if it beats the champion on the same samples; otherwise it becomes challenger.
 
-    ensemble:TRIAL averages the models that `automl confirm --keep-models` trained for TRIAL. ensemble alone takes the
+    ensemble:TRIAL averages the models that `automl confirm --keep-models` trained for TRIAL; ensemble alone takes the
     best trial with such models.
     """
     if force is not None and not force.strip():

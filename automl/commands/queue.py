@@ -14,7 +14,7 @@ from automl.terminal.study_lines import print_queue
 def queue(store: str | None, as_json: bool) -> None:
     """List the running and the waiting studies of a queue.
 
-    Waiting studies come in the order in which they will start. A service lists only studies that you may see.
+    Waiting studies are listed in the order of their start. A service lists only studies that you may see.
     """
     jobs = backend_of(store).queue()
     print_json(jobs) if as_json else print_queue(jobs)

@@ -30,7 +30,7 @@ def resume(study: str, overrides: tuple[str, ...], *, store: str | None, detach:
     """Continue a stopped study, or give a study more budget.
 
     --set budget.usd=5 raises the budget. --set also changes keys of resources, checkpoints and faults. With --server,
-    the service queues the study and this command prints its progress; Ctrl-C then ends only the command, not the study.
+    the service queues the study, and the command prints its progress: Ctrl-C ends only the command.
     """
     backend = backend_of(store)
     if isinstance(backend, ServiceBackend):

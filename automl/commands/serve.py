@@ -10,13 +10,11 @@ from urllib.parse import urlsplit
 import click
 
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, file_type, folder_type, store_option
 from search_spaces.messages import UserError, install_command
 from studies.records.records import MOST_PRICE
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 DEFAULT_PORT = 8765
 
@@ -33,12 +31,9 @@ DEFAULT_PORT = 8765
 @click.option("--package", "packages", metavar="NAME", multiple=True, help="Package with tasks that studies may run.")
 @click.option("--allow-commands", is_flag=True, help="Allow studies to run any command on the workers.")
 @click.option(
-    "--advisor",
-    "advisors",
-    metavar="COMMAND",
-    multiple=True,
+    "--advisor", "advisors", metavar="COMMAND", multiple=True,
     help="Whole command of a program that specs may name as advisor.",
-)
+)  # fmt: skip
 @click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
 @click.option("--uploads", type=folder_type, help="Folder for uploaded data. Without it, users cannot upload.")
 @click.option("--uploads-mib", type=click.IntRange(1), default=1024, show_default=True, help="Limit for each project.")
@@ -65,7 +60,7 @@ def serve(store: str | None, host: str, port: int, token_file: Path | None, **gi
     except ImportError as error:
         raise UserError(f"serve needs the package {error.name}. Install it: {install_command('serve')}") from None
     worker_slots, is_open = given.pop("worker_slots"), given.pop("is_open")
-    context = ServiceContext(store=Store(absolute_url(store_url(store), Path.cwd())), policy=_policy(given))
+    context = ServiceContext(store=open_or_create(store), policy=_policy(given))
     if token_file is not None:
         take_token(context, token_file)
     listening = Listening(host=host, port=port, is_open=is_open, worker_slots=worker_slots)
@@ -95,7 +90,7 @@ def _policy(given: dict[str, Any]) -> Any:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """Read `[NAME=]FOLDER` and return name and path. Without NAME, the name is the folder's own name."""
+    """Read `[NAME=]FOLDER`. The default name is the folder's own."""
     name, equals, folder = text.partition("=")
     path = Path(folder if equals else text).absolute()
     if not path.is_dir():

@@ -42,8 +42,8 @@ def serve_model(model: str, settings: Path | None, mlflow: str | None, **given: 
     The model is a folder, a .pt2 or .onnx file, or in MLflow's registry models:/NAME@champion or models:/NAME/VERSION.
     If the file is replaced or the alias moves, the server loads the new model without losing a request.
 
-    Each option can also be set by an environment variable, such as AUTOML_SERVE_PORT. On SIGTERM or Ctrl-C, the server
-    answers the received requests and exits. On SIGHUP, it loads the model again. GET /docs describes the HTTP API.
+    Environment variables such as AUTOML_SERVE_PORT set options, too. On SIGTERM or Ctrl-C, the server answers the
+    received requests and exits. On SIGHUP, it loads the model again. GET /docs describes the HTTP API.
     """
     try:
         _serve(model, settings, mlflow, given)

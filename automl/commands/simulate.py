@@ -23,7 +23,7 @@ MOST_SLOTS = 4096
     help="Upper bound of a metric; METRIC:min:NUMBER is a lower bound.",
 )  # fmt: skip
 @click.option("--pool", is_flag=True, help="Search all files of curves as one task, with the file as a parameter.")
-@click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True)
+@click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True, help="Number of devices.")
 @click.option(
     "--budget-full-trials", type=Number(0, min_open=True), default=20.0, show_default=True,
     help="Budget of each study, as a multiple of the mean cost of a full training.",
@@ -64,7 +64,7 @@ MOST_SLOTS = 4096
 def simulate(curves: tuple[str, ...], store: str | None, as_json: bool, **options: Any) -> None:
     """Run studies over recorded learning curves in virtual time.
 
-    CURVES are files or folders of recorded curves. Only training is simulated; all else works as in a real study.
+    CURVES are files or folders of recorded curves. Only training is simulated; the rest is as in a real study.
     """
     document = run(Simulations(paths=curves, store=store, **options), say=lambda line: echo(line, err=as_json))
     if as_json:

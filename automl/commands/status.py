@@ -24,8 +24,7 @@ def status(study: str | None, store: str | None, as_json: bool, watch: bool) -> 
     Without STUDY, shows the newest study of the store.
     """
     if watch and as_json:
-        context = click.get_current_context()
-        raise click.UsageError("--watch and --json exclude each other", context)
+        raise click.UsageError("--watch and --json exclude each other", click.get_current_context())
     backend = backend_of(store)
     record: StudyRecord | None = backend.record(study)
     if watch and record is not None:

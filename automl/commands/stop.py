@@ -14,7 +14,7 @@ from automl.terminal.output import print_json
 @json_option
 @click.option(
     "--wait", "wait_seconds", default=60.0, show_default=True,
-    help="Seconds that the command waits at most until all trials are saved.",
+    help="Longest time in seconds to wait until all trials are saved.",
 )  # fmt: skip
 def stop(study: str, store: str | None, as_json: bool, wait_seconds: float) -> None:
     """Stop a study at the end of its running epochs.

@@ -30,8 +30,8 @@ def store() -> None:
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy all studies of the store FROM into the empty store TO.
 
-    FROM and TO are database URLs. Copies in one transaction, and compares each row before the commit. Refuses a store
-    TO that has studies.
+    FROM and TO are database URLs. Copies in one transaction, and compares each row before the commit. TO must have no
+    studies.
     """
     counts = copy_store(open_store(source), Store(absolute_url(target, Path.cwd())))
     if as_json:
@@ -49,8 +49,8 @@ def copy(source: str, target: str, as_json: bool) -> None:
 def backup(file: Path, store: str | None, as_json: bool) -> None:
     """Write the whole store to FILE, while studies continue.
 
-    FILE is a new SQLite database with all studies, jobs and tokens of one moment, without checkpoints and without
-    MLflow's database. `automl store copy sqlite:///FILE TO` restores the store.
+    FILE is a new SQLite database with all studies, jobs and tokens of one moment, without checkpoints and MLflow's
+    database. `automl store copy sqlite:///FILE TO` restores the store.
     """
     counts = back_up(open_store(store), file)
     if as_json:
@@ -60,7 +60,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 
 
 def back_up(source: Store, file: Path) -> dict[str, int]:
-    """Write a consistent copy of a store in use. Raises UserError if the file exists, RunError if writing fails."""
+    """Write a consistent copy of a store in use. Raises UserError for a wrong path, RunError if writing fails."""
     if file.exists():
         raise UserError(f"FILE: {file} exists already. Name a new file")
     if not file.parent.is_dir():

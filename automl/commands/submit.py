@@ -35,19 +35,13 @@ from automl.terminal.output import print_json
 @store_option
 @json_option
 def submit(
-    spec: Path,
-    priority: int,
-    overrides: tuple[str, ...],
-    store: str | None,
-    *,
-    code: str | None,
-    as_json: bool,
+    spec: Path, priority: int, overrides: tuple[str, ...], store: str | None, *, code: str | None, as_json: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Add a study to the queue of a service, a store or SLURM.
 
     `automl worker` runs queued studies, and `automl queue` lists them. --slurm writes the script of `automl
-    export-cluster slurm` and submits it with sbatch. A study that is already in the store continues.
+    export-cluster slurm` and submits it with sbatch. A study that is in the store already continues.
     """
     slurm, follow, out = given.pop("slurm"), given.pop("follow"), given.pop("out")
     _check(slurm=slurm, follow=follow, out=out, as_json=as_json, queueing=bool(priority or overrides))

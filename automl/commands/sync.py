@@ -25,8 +25,8 @@ from studies.storage.views.mirror import catch_up, rebuild
 def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> None:
     """Rebuild a study's copies in Optuna and MLflow.
 
-    --models adds what is missing instead of rebuilding, so that MLflow runs keep their ids. It also logs the study's
-    best saved models (the archive) in MLflow, and deletes logged models that are no longer among the best models.
+    --models adds missing entries instead of rebuilding, so that MLflow runs keep their ids. It also logs the best saved
+    models (the archive) in MLflow, and deletes logged models that are no longer among them.
     """
     opened = open_store(store)
     if with_models and is_off(opened.require(study).spec["mlflow"]):
@@ -48,7 +48,7 @@ def sync(study: str, with_models: bool, store: str | None, as_json: bool) -> Non
 
 
 def _logged_models(store: Store, study: str) -> tuple[dict[str, str], list[str]]:
-    """Log a study's models in MLflow. Returns ids by model name, and a line for each model that could not be logged."""
+    """Log models in MLflow. Returns ids by model name, and a line for each failure."""
     from automl.registry.archive_models import ArchiveModels
 
     problems: list[str] = []

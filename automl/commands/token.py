@@ -2,17 +2,15 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
 from automl.signals import private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json
 from studies.queueing import access_tokens
-from studies.storage.schema.engine import absolute_url
 from studies.storage.study_store import Store
 
 days_option = click.option("--days", type=Number(0, min_open=True), help="Days until expiry; unlimited by default.")
@@ -27,20 +25,16 @@ def token() -> None:
 @click.argument("name")
 @click.option("--user", required=True, help="Name of the user who will use the token.")
 @click.option("--project", required=True, help="Name of the project that the user belongs to.")
-@click.option("--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True)
+@click.option(
+    "--role", type=click.Choice(access_tokens.ROLES), default="member", show_default=True, help="Rights of the token."
+)
 @days_option
 @store_option
 @json_option
 def add(
-    name: str,
-    *,
-    user: str,
-    project: str,
-    role: access_tokens.Role,
-    days: float | None,
-    store: str | None,
+    name: str, *, user: str, project: str, role: access_tokens.Role, days: float | None, store: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Create an access token and print it. It cannot be printed again.
 
     A viewer reads the studies of a project. A member also submits and stops studies. An admin may do everything in all
@@ -60,7 +54,8 @@ def list_tokens(store: str | None, as_json: bool) -> None:
         print_json([asdict(line) for line in lines])
         return
     for line in lines:
-        ends = "for ever" if line.expires_at is None else f"until {_day(line.expires_at)}"
+        moment = None if line.expires_at is None else datetime.fromtimestamp(line.expires_at, UTC)
+        ends = "for ever" if moment is None else f"until {moment:%Y-%m-%d %H:%M} UTC"
         state = ends if line.is_valid else ("revoked" if line.revoked_at is not None else "expired")
         echo(f"{line.id:>4}  {line.name}: {line.user}, {line.project}, {line.role}, {state}")
 
@@ -98,10 +93,6 @@ def _show(made: str, line: access_tokens.TokenLine, *, as_json: bool) -> None:
     echo(made)
 
 
-def _day(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
 def _store(given: str | None) -> Store:
     with private_files():  # it has digests of tokens
-        return Store(absolute_url(store_url(given), Path.cwd()))
+        return open_or_create(given)

@@ -1,4 +1,4 @@
-"""`automl train`: runs a study of one trial on this machine or a service, or one rank of a training under torchrun."""
+"""`automl train`: a study of one trial on this machine or a service, or one rank under torchrun."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @param_option
 @task_option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Epochs; a spec sets its own.")
 @click.option(
     "--usd", type=Number(0, min_open=True),
     help="Largest cost of the training in dollars; 1 with --server, else no limit.",
@@ -98,26 +98,15 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @quiet_option
 @click.pass_context
 def train(
-    context: click.Context,
-    /,
-    task: str,
-    given: tuple[str, ...],
-    *,
-    task_options: tuple[str, ...],
-    world_size: int,
-    store: str | None,
-    profile: bool,
-    trace: str,
-    tensorboard: str | None,
-    rank_logs: str | None,
-    as_json: bool,
+    context: click.Context, /, task: str, given: tuple[str, ...], *, task_options: tuple[str, ...], world_size: int,
+    store: str | None, profile: bool, trace: str, tensorboard: str | None, rank_logs: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train TASK once with DDP, without a search.
 
-    TASK names a task, a training function or a spec. For a spec, the command trains the spec's first trial. The store
-    keeps the training as a study of one trial, for `automl logs`, `automl report` and `automl export`. With --server,
-    Ctrl-C ends only the command, not the training.
+    TASK names a task, a training function, or a spec, whose first trial is trained. The store keeps the training as a
+    study of one trial, for `automl logs`, `automl report` and `automl export`. With --server, Ctrl-C ends only the
+    command.
     """
     task = task_name(task)
     if world_size != 1:
@@ -175,7 +164,7 @@ def _without(options: Mapping[str, Any], names: Collection[str]) -> dict[str, An
 
 
 def _refuse(context: click.Context, where: str, names: tuple[str, ...]) -> None:
-    """Raise an error for options of the command line that have no effect in this mode, for example under torchrun."""
+    """Raise an error for typed options that have no effect in this mode, for example under torchrun."""
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is _ON_COMMAND_LINE:
             raise click.UsageError(f"{option.opts[0]} has no effect {where}: leave it out", context)

@@ -21,7 +21,7 @@ from studies.storage.schema.engine import StoreError
 @study_argument
 @store_option
 @json_option
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", help="Output format.")
 @click.option(
     "--sort", metavar="COLUMN[:desc]",
     help="Column of the CSV to sort by, such as val_error; val_error:desc puts the largest value first.",
@@ -30,8 +30,8 @@ from studies.storage.schema.engine import StoreError
 def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str | None, top: int | None) -> None:
     """List trials with their parameters, metrics, state, epochs and cost.
 
-    --sort takes a column of --format csv with or without its prefix, such as params.width or width. Trials without a
-    value in that column come last.
+    --sort takes a column of --format csv, with or without its prefix (params.width or width). Trials without a value
+    come last.
     """
     record = backend_of(store).record(study)
     places = listed_places(record, sort, top)
@@ -47,19 +47,19 @@ def trials(study: str, store: str | None, as_json: bool, form: str, *, sort: str
 
 ASCENDING, DESCENDING = "asc", "desc"
 _GROUPS = ("values.", "params.", "bounded.")
-"""Prefixes of columns with users' names, in the order in which a bare name is looked up."""
+"""Prefixes of columns, in the order in which a bare name is looked up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """Sort order for the rows of a table."""
+    """Sort order of a table."""
 
     column: str
     descending: bool
 
 
 def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> list[int]:
-    """Return the indices in `record.started` of the trials to list. Raises StoreError for an unknown column.
+    """Return the indices in `record.started` to list. Raises StoreError for an unknown column.
 
     Args:
         sort: `COLUMN`, `COLUMN:asc` or `COLUMN:desc`; None sorts by trial number.
@@ -77,7 +77,7 @@ def listed_places(record: StudyRecord, sort: str | None, top: int | None) -> lis
 
 
 def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
-    """Return the columns that can sort a study's trials, including columns that have no values yet."""
+    """Return the columns that can sort trials, with those that have no values yet."""
     space = known_space(record)
     wanted = [*TRIAL_COLUMNS, *(f"values.{one.metric}" for one in record.objectives)]
     wanted += [f"params.{name}" for name in space]
@@ -87,7 +87,7 @@ def known_columns(record: StudyRecord, seen: Sequence[str]) -> list[str]:
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """Read `COLUMN[:asc|:desc]`; the column may omit its prefix. Raises StoreError if the column is unknown."""
+    """Read `COLUMN[:asc|:desc]`. The prefix of the column is optional. Raises StoreError for an unknown column."""
     name, sign, direction = text.rpartition(":")
     if not sign or direction not in {ASCENDING, DESCENDING}:
         name, direction = text, ASCENDING
@@ -99,7 +99,7 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def _meant(name: str, columns: Sequence[str]) -> str | None:
-    """Return the column most similar to an unknown name. If the name has no prefix, prefixes are ignored."""
+    """Return the column most similar to an unknown name; a name without prefix is compared without prefixes."""
     bare = [column for column in columns if "." not in column]
     bare += [column.partition(".")[2] for column in columns if column.startswith(_GROUPS)]
     return nearest(name, columns if "." in name else bare)

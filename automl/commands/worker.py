@@ -9,13 +9,11 @@ import click
 from automl.service.workers.queue_worker import Worker
 from automl.service.workers.traces import writer
 from automl.signals import draining_signals, private_files
-from automl.stored.open_store import store_url
+from automl.stored.open_store import open_or_create
 from automl.terminal.options import device_option, folder_type, store_option
 from search_spaces.messages import UserError
 from studies.gangs.available_slots import find_slots
 from studies.queueing.job_queue import JobQueue
-from studies.storage.schema.engine import absolute_url
-from studies.storage.study_store import Store
 
 
 @click.command()
@@ -40,7 +38,7 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
     most = slots or places.slots
     if places.device == "cuda" and most > places.slots:
         raise UserError(f"--slots is {most}, but this machine has {places.slots} GPUs")
-    queue = JobQueue(Store(absolute_url(store_url(store), Path.cwd())))
+    queue = JobQueue(open_or_create(store))
     log = writer()
     one = Worker(
         queue=queue,
@@ -56,6 +54,6 @@ def worker(store: str | None, slots: int | None, device: str, name: str | None, 
 
 
 def _gpus(count: int) -> tuple[str, ...]:
-    """Return the ids of the first `count` GPUs that this process sees, in the form of CUDA_VISIBLE_DEVICES."""
+    """Return the ids of the first `count` visible GPUs, in the form of CUDA_VISIBLE_DEVICES."""
     seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
     return tuple(seen[:count] or map(str, range(count)))

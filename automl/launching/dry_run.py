@@ -1,4 +1,4 @@
-"""`automl launch --dry-run`: prints the plan and its possible cost, and writes nothing."""
+"""`automl launch --dry-run`: prints the plan and the expected cost, and writes nothing."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ MOST_FINDINGS, MOST_COLUMNS, LONGEST_CELL = 12, 25, 28
 
 
 def show(prepared: Prepared, *, as_json: bool, verbose: bool = False) -> None:
-    """Print a study's plan in eight lines, then the first parameters and the warnings."""
+    """Print a study's plan: its headlines, the first parameters and the warnings."""
     prepared = with_earlier(prepared)
     plan = plan_of(prepared)
     if as_json:
@@ -66,7 +66,7 @@ def _show(plan: Mapping[str, Any], lines: Mapping[str, str]) -> None:
 
 
 def data_lines(data_check: Mapping[str, Any]) -> list[str]:
-    """Return lines about problems in the data, and a table of its columns; empty if the task does not check data."""
+    """Return problems in the data, and a table of its columns; empty if the task does not check data."""
     if not data_check:
         return []
     findings, columns = data_check["findings"], data_check.get("columns", ())
@@ -83,7 +83,7 @@ def data_lines(data_check: Mapping[str, Any]) -> list[str]:
 
 
 def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
-    """Return the eight main lines of a plan, by name."""
+    """Return the main lines of a plan, by name."""
     spec = prepared.spec
     rungs = f"rungs {_listed(plan['rungs'])}" if plan["rungs"] else "no rungs"
     bounds = wanted_in_words(spec.constraint_records)
@@ -121,7 +121,7 @@ def _listed(epochs: Sequence[int]) -> str:
 
 
 def plan_of(prepared: Prepared, *, project: str | None = None) -> dict[str, Any]:
-    """Return the values of `automl launch --dry-run --json`, with costs estimated from the project's studies."""
+    """Return the document of `--dry-run --json`. Its costs come from studies of the project (None: all)."""
     spec, place = prepared.spec, prepared.place
     assembled = assemble(spec, place, earlier=prepared.earlier, source=prepared.source)
     setup = setup_of(spec, place, assembled.policy, prepared.base_folder, None)
@@ -159,7 +159,7 @@ _LARGE = 10**6
 
 
 def size_in_words(space: Space) -> str:
-    """Describe a space: the parameters by kind, the number of configurations if finite, the names and constraints."""
+    """Describe a space: kinds and names of parameters, number of configurations if finite, constraints."""
     if not len(space):
         return "no parameter, so all trials are equal"
     kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
@@ -172,7 +172,7 @@ def size_in_words(space: Space) -> str:
 
 
 def configurations(space: Space) -> int | None:
-    """Return the number of configurations of a space, or None if it has a continuous parameter."""
+    """Return the number of configurations, or None if a parameter is continuous."""
     entries = dict(space.entries())
     if any(isinstance(one := _parameter(entry), Float) and one.step is None for entry in entries.values()):
         return None

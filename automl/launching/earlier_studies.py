@@ -1,4 +1,4 @@
-"""Reads trials of earlier studies from a store of this project or an Optuna storage, for use by a new study."""
+"""Reads trials of earlier studies, from a store or an Optuna storage, for a new study to learn from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def with_earlier(prepared: Prepared) -> Prepared:
-    """Add trials of earlier studies, or those stored with an existing study. SpecError if a study is unusable."""
+    """Add trials of earlier studies; a stored study keeps its own. Raises SpecError for an unusable study."""
     names = prepared.spec.search.from_studies
     if not names:
         return prepared
@@ -44,7 +44,7 @@ def with_earlier(prepared: Prepared) -> Prepared:
 
 
 def summary_of(studies: Sequence[EarlierStudy]) -> list[str]:
-    """Return a line for each earlier study with the numbers of used and unused trials."""
+    """Return a line with the numbers of used and unused trials for each earlier study."""
     left_out = "left out (failed, hardly begun, or outside this space)"
     return [f"{one.name}: {len(one.trials) or 'no'} trials taken, {one.left_out} {left_out}" for one in studies]
 
@@ -53,7 +53,7 @@ def _stored(prepared: Prepared) -> tuple[EarlierStudy, ...] | None:
     with _blamed(prepared, ("store",)):
         if not exists(prepared.spec.store):
             return None
-        with _opened(prepared.spec.store) as store:
+        with closing(Store(prepared.spec.store)) as store:
             row = store.study_row(prepared.spec.study)
     return None if row is None else tuple(EarlierStudy.from_plain(one) for one in row.earlier_studies or ())
 
@@ -78,28 +78,19 @@ def _blamed(prepared: Prepared, path: tuple[str | int, ...]) -> Iterator[None]:
         raise SpecError(prepared.source, path, str(error)) from None
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[Store]:
-    store = Store(url)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
 class _UnfitError(Exception):
-    """An earlier study cannot provide trials for the new study. The message is one line."""
+    """An earlier study cannot provide trials for the new study."""
 
 
 def _trials(url: str, study: str, name: str, spec: StudySpec) -> tuple[list[EarlierTrial], int]:
-    """Return the usable trials of an earlier study, and the number of all its trials. Never migrates the store."""
+    """Return an earlier study's usable trials, and the number of all its trials. Never migrates the store."""
     wanted = (spec.objective_records, spec.constraint_records)
     known: list[str] = []
     if _has_table(url, "automl_studies"):
         if url != spec.store and not is_current(url):
             allowed = f"a store of this version. To migrate it, run `automl list --store {redact(url)}`"
             raise _UnfitError(found(name, allowed))
-        with _opened(url) as store:
+        with closing(Store(url)) as store:
             known = store.study_names()
             if study in known:
                 record = load_study(store, study)
@@ -132,7 +123,7 @@ def _missing_file(url_text: str) -> Path | None:
 
 @contextmanager
 def optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
-    """Yield the Optuna storage at a URL, or None if the database has no tables of Optuna. Creates no tables."""
+    """Yield the Optuna storage at a URL, or None if it has no tables of Optuna. Creates no tables."""
     if not _has_table(url, "trial_values"):
         yield None
         return
@@ -149,7 +140,7 @@ def optuna_storage(url: str) -> Iterator[optuna.storages.RDBStorage | None]:
 
 
 def _has_table(url_text: str, name: str) -> bool:
-    """Return whether a database has a table. Leaves the database unchanged: an SQLite file is not switched to WAL."""
+    """Return whether a database has a table, without changing the database: SQLite is not switched to WAL."""
     url = parse_url(url_text)
     if _missing_file(url_text):
         return False
@@ -166,7 +157,7 @@ def _has_table(url_text: str, name: str) -> bool:
 def trials_of_record(
     record: StudyRecord, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return the complete trials of a study of this project, and incomplete trials with forecast final values."""
+    """Return a study's complete trials, and incomplete trials with forecast final values."""
     measured = [trial for trial in record.started if trial.epochs and trial.state != "failed"]
     for objective in objectives:
         for other in record.objectives:
@@ -213,7 +204,7 @@ def _of_trial(trial: TrialRecord, objectives: Sequence[Objective], said: Any, ep
 
 
 def _end(trial: TrialRecord, metric: str, epochs: int) -> float:
-    """Return a metric's last value, or NaN. A cumulative metric of a stopped trial is extrapolated to all epochs."""
+    """Return a metric's last value, or NaN. Cumulative metrics are extrapolated to all epochs."""
     last = trial.epochs[-1]
     if metric in last.metrics and metric in CUMULATIVE_METRICS:
         return extrapolated_metric(trial, last, metric, epochs)
@@ -227,7 +218,7 @@ def _finite(metrics: Mapping[str, object]) -> dict[str, float]:
 def trials_of_optuna(
     study: optuna.Study, name: str, objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()
 ) -> list[EarlierTrial]:
-    """Return an Optuna study's complete trials; constrained metrics are objectives or user attributes."""
+    """Return an Optuna study's complete trials. Constrained metrics are its objectives or user attributes."""
     import optuna
 
     names = metric_names(study)
@@ -242,7 +233,7 @@ def trials_of_optuna(
 
 
 def metric_names(study: optuna.Study) -> list[str] | None:
-    """Return the names that an Optuna study gives its objectives, or None if they have no names."""
+    """Return the names of an Optuna study's objectives, or None."""
     import optuna
 
     with warnings.catch_warnings():

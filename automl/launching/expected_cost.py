@@ -1,4 +1,4 @@
-"""Estimates the cost of a study, and the number of full trainings that its budget allows, before the launch."""
+"""Estimates a study's cost, and the number of full trainings in its budget, before the launch."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from automl.launching.prepared_study import Prepared
 from reports.phrases import duration, mapping, plural, usd
-from studies.records.records import OF_SAVED_MODELS, StudyRecord, TrialRecord
+from studies.records.records import OF_SAVED_MODELS, StudyRecord
 from studies.spec.study_spec import spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 def expected_cost(prepared: Prepared, earlier: "EarlierCost | None") -> str:
-    """Return a line with the highest possible cost, and the expected cost, which is unknown if `earlier` is None."""
+    """Return a line with the largest possible and the expected cost, which is unknown if `earlier` is None."""
     budget, place = prepared.spec.budget, prepared.place
     most = most_slot_seconds(prepared)
     ceiling = f"at most {_amount(prepared, most)}" if math.isfinite(most) else "only the number of trials is limited"
@@ -44,7 +44,7 @@ def expected_cost(prepared: Prepared, earlier: "EarlierCost | None") -> str:
 
 
 def _trainings(prepared: Prepared, earlier: "EarlierCost", most: float) -> str:
-    """Describe how many full trainings the budget allows, and which earlier study the estimate uses."""
+    """Return the number of full trainings that the budget allows, and the estimate's source, in words."""
     full = earlier.slot_seconds_per_epoch * prepared.spec.training.epochs
     source = f"by {plural(earlier.trials, 'trial')} of {earlier.study}"
     each = f"{_amount(prepared, full)} each, {source}"
@@ -56,7 +56,7 @@ def _trainings(prepared: Prepared, earlier: "EarlierCost", most: float) -> str:
 
 
 def most_slot_seconds(prepared: Prepared, set_price: float | None = None) -> float:
-    """Return the slot-seconds that the budget's dollars and hours allow. `set_price` replaces the study's price."""
+    """Return the slot-seconds that the budget's dollars and hours allow. `set_price` replaces the spec's price."""
     budget, price = prepared.spec.budget, prepared.price.usd_per_slot_hour if set_price is None else set_price
     by_usd = math.inf if budget.usd is None or price <= 0 else budget.usd / price * HOUR
     by_hours = math.inf if budget.hours is None else budget.hours * HOUR * prepared.place.slots
@@ -70,12 +70,13 @@ def _amount(prepared: Prepared, slot_seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierCost:
-    """Device time that the trials of an earlier study needed, and that study's overhead.
+    """Device time of an earlier study's trials.
 
     Attributes:
         slot_seconds_per_epoch: Median over trials of the mean slot-seconds per epoch.
-        other_slots: Difference from the plan's slots, such as "slots of 8 CPUs, not 1", which makes the seconds
-            incomparable. Empty if the slots are alike.
+        slot_seconds_per_trial: Mean over trials, with the study's overhead.
+        other_slots: Difference from the plan's slots that makes the seconds incomparable, such as "slots of 8 CPUs, not
+            1"; empty if the slots are alike.
     """
 
     study: str
@@ -89,7 +90,7 @@ class EarlierCost:
 def earlier_cost(prepared: Prepared, *, project: str | None = None) -> EarlierCost | None:
     """Return the cost of trials of the same task and options, from the newest study that has such trials.
 
-    Studies on slots like the plan's come before newer studies on other slots. An unreadable store counts as empty.
+    Studies on slots like the plan's have priority over newer studies. An unreadable store counts as empty.
     """
     try:
         url = parse_url(prepared.spec.store)
@@ -121,7 +122,7 @@ def _is_alike(row: sa.Row[Any], prepared: Prepared) -> bool:
 
 
 def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
-    """Describe how an earlier study's slots differ from the plan's: device, CPUs, or price for device `auto`."""
+    """Describe how an earlier study's slots differ from the plan's; empty if they are alike."""
     there, here, price = mapping(row.spec.get("resources")), prepared.spec.resources, prepared.price.usd_per_slot_hour
     device, cpus = there.get("device", "auto"), there.get("cpus_per_rank", here.cpus_per_rank)
     if device not in {"auto", prepared.place.device}:
@@ -135,7 +136,7 @@ def _other_slots(store: Store, row: sa.Row[Any], prepared: Prepared) -> str:
 
 
 def _prices_paid(store: Store, study_id: int) -> list[float]:
-    """Return the prices that a study was charged per slot, in dollars per hour, the latest last."""
+    """Return the charged prices of a slot in dollars per hour, the latest last."""
     c = t.charges.c
     query = sa.select(c.usd_per_slot_hour).where(c.study_id == study_id).group_by(c.usd_per_slot_hour)
     with store.snapshot() as connection:
@@ -143,27 +144,24 @@ def _prices_paid(store: Store, study_id: int) -> list[float]:
 
 
 def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
-    """Return the cost of a study's trials, or None if no trial has measured an epoch."""
+    """Return the cost of a study's trials, or None if no epoch was measured."""
     measured = [trial for trial in record.started if trial.epochs]
     training = record.spec.get("training")
     epochs = training.get("epochs") if isinstance(training, Mapping) else None
     if not measured or not isinstance(epochs, int):
         return None
+    slot_seconds = [one.world_size * sum(e.wall_seconds for e in one.epochs) / len(one.epochs) for one in measured]
     charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind not in OF_SAVED_MODELS)
     return EarlierCost(
         study=record.name,
         trials=len(measured),
-        slot_seconds_per_epoch=median(map(_slot_seconds_per_epoch, measured)),
+        slot_seconds_per_epoch=median(slot_seconds),
         slot_seconds_per_trial=charged / len(record.started),
         epochs=epochs,
         other_slots=other_slots,
     )
 
 
-def _slot_seconds_per_epoch(trial: TrialRecord) -> float:
-    return trial.world_size * sum(epoch.wall_seconds for epoch in trial.epochs) / len(trial.epochs)
-
-
 def warm_up_seconds(record: StudyRecord) -> float:
-    """Return the seconds until a study's first slots were ready, which is its first idle charge; 0 if unknown."""
+    """Return the seconds until the first slots were ready, the first idle charge; 0 if unknown."""
     return next((charge.seconds for charge in record.charges if charge.kind == "idle"), 0.0)

@@ -1,4 +1,4 @@
-"""Warns after the first trials if no training fits the budget, no model is saved, or trials write the same file."""
+"""Warns early if no training fits the budget, no model is saved, or trials write the same file."""
 
 import math
 from collections import deque
@@ -15,7 +15,7 @@ _ENOUGH_EPOCHS = 3  # number of epochs before their duration is judged; the firs
 
 
 class FirstTrials:
-    """Warns, once each, if no training fits into the budget, and if a command's first trial saves no model."""
+    """Warns once if no training fits into the budget, and once if a command's first trial saves no model."""
 
     def __init__(self, seconds: float, command: Command | None, warn: Callable[[str], None]) -> None:
         self._seconds, self._warn = seconds, warn
@@ -23,7 +23,7 @@ class FirstTrials:
         self._is_kept = command is None or "checkpoint_folder" not in dict(command.names())
 
     def look(self, machine: StudyMachine) -> None:
-        """Check the study after a commit, and warn if a check fails."""
+        """Check the study after a commit."""
         if self._is_timed and self._is_kept:
             return
         epochs, trials = machine.setup.epochs, machine.trials.values()
@@ -48,9 +48,9 @@ class FirstTrials:
 class SharedFiles:
     """Warns once if two trials of a command have written the same model file in their working folder.
 
-    A file that has changed between two starts or stops of trials was written by a trial that ran then, or shortly
-    before. If no single trial can have written a file each time, several have. Logs and tables are ignored, because
-    several trials may append to the same file.
+    A file that changed between two starts or stops of trials was written by a trial that ran then or shortly before. If
+    no single trial can have written a file each time, several have. Logs and tables, to which several trials may
+    append, are ignored.
     """
 
     def __init__(self, command: Command | None, base_folder: Path, warn: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class SharedFiles:
         self._writers: dict[Path, frozenset[int]] = {}
 
     def look(self, machine: StudyMachine) -> None:
-        """Check the study after a commit, and warn if a check fails."""
+        """Check the study after a commit."""
         if self._folder is None:
             return
         running = frozenset(trial.id for trial in machine.running)
@@ -88,11 +88,10 @@ class SharedFiles:
 _MOST_FILES = 2_000
 _ENDINGS = "bin ckpt h5 joblib keras model msgpack npz onnx pickle pkl pt pth safetensors"
 _MODELS = frozenset(f".{ending}" for ending in _ENDINGS.split())
-"""Endings of files that hold one trained model."""
 
 
 def _models_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield model files in a folder and its direct subfolders, with the time of their last change in nanoseconds."""
+    """Yield model files in a folder and its direct subfolders, with their last change in nanoseconds."""
     with suppress(OSError):
         for path in chain(folder.glob("*"), folder.glob("*/*")):
             if path.suffix in _MODELS:

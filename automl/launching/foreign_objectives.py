@@ -1,6 +1,6 @@
-"""Recognises trainables of Ray Tune, and objectives of Optuna, whose space is read from literal `suggest_...` calls.
+"""Recognises trainables of Ray Tune, and Optuna objectives, whose space is read from literal `suggest_...` calls.
 
-Trials have parameters before they start: slots and cost depend on them. Other parameters are learned as trials run.
+Trials need parameters before they start, for slots and cost. Parameters found later are learned as trials run.
 """
 
 import ast
@@ -27,7 +27,7 @@ from studies.spec.study_spec import StudySpec
 
 PREFIX = "suggest_"
 MEASURED = frozenset({"cost_usd", "wall_seconds", "peak_memory_bytes"})
-"""Metrics of an objective's trials that the objective need not report."""
+"""Metrics that an objective need not report."""
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "suggest_float": ("name", "low", "high", "step", "log"),
     "suggest_int": ("name", "low", "high", "step", "log"),
@@ -43,12 +43,12 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
-    """Return whether a function, or a function of the user that it calls, uses `suggest_float` or similar methods."""
+    """Return whether a function, or a user's function that it calls, uses `suggest_...` methods."""
     return any(name.startswith(PREFIX) for one in _functions(function) for name in _names(one.__code__))
 
 
 def is_tune_trainable(function: Callable[..., object]) -> bool:
-    """Return whether a class, a function, or a function of the user that it calls reports to Ray Tune."""
+    """Return whether a class, a function, or a user's function that it calls reports to Ray Tune."""
     if is_trainable_class(function):
         return True
     try:
@@ -74,12 +74,12 @@ def is_tune_trainable(function: Callable[..., object]) -> bool:
 def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str) -> StudySpec:
     """Return the spec with the objective's space, if the spec has none.
 
-    Parameters of only some branches are in each trial, and unused in the other branches. If the source does not show
-    the whole space, `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
+    Parameters of single branches are in each trial, and unused in other branches. If the source does not show the whole
+    space, `search.learn_space` is set. A given space is complete unless it sets `search.learn_space`.
 
     Raises:
-        SpecError: There is no space and a `suggest_...` call has invalid arguments; the search needs a complete space;
-            or the spec asks for more ranks than the objective uses.
+        SpecError: A `suggest_...` call has invalid arguments, the search needs a complete space, or the spec asks for
+            more ranks than the objective uses.
     """
     name = getattr(objective, "__name__", "objective")
     if spec.space is None:
@@ -98,7 +98,7 @@ def with_space_of(objective: Callable[..., object], spec: StudySpec, source: str
 
 
 def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
-    """Return `search` with `learn_space` on. SpecError, which names `unclear`, if it needs the whole space."""
+    """Return `search` with `learn_space` on. Raises SpecError if the search needs the whole space."""
     problem = search.problem_of_learning()
     if problem is not None:
         path, text = problem
@@ -108,7 +108,7 @@ def learning(search: SearchSpec, unclear: str, source: str) -> SearchSpec:
 
 
 def training_function_of(objective: Callable[..., object], spec: StudySpec) -> Callable[..., object]:
-    """Return the training function that runs an Optuna objective in a study with this spec."""
+    """Return the training function that runs an Optuna objective."""
     metrics = [one.metric for one in spec.objectives if one.metric not in MEASURED]
     return as_training_function(objective, metrics, spec.training.epochs)
 
@@ -116,9 +116,9 @@ def training_function_of(objective: Callable[..., object], spec: StudySpec) -> C
 def function_of_trainable(
     train: Callable[..., object], constants: Mapping[str, Any], spec: StudySpec
 ) -> Callable[..., object]:
-    """Return the training function that runs a trainable of Ray Tune, with checkpoints if the trainable reads them.
+    """Return the training function that runs a trainable of Ray Tune, with checkpoints if it reads them.
 
-    A number of epochs in the spec ends a function that goes on; the default number does not.
+    Epochs set in the spec end a function that continues; the default number does not.
     """
     resumes = any("get_checkpoint" in _names(one.__code__) for one in _functions(train))
     is_given = "epochs" in spec.training.model_fields_set
@@ -154,7 +154,7 @@ def _described(function: Callable[..., object]) -> _Described:
 
 
 def _functions(function: Callable[..., object]) -> Iterator[FunctionType]:
-    """Yield the function, and the user's own functions that it refers to, each once."""
+    """Yield the function, and the user's functions that it refers to, each once."""
     waiting, seen = [function], set[int]()
     while waiting:
         one = inspect.unwrap(waiting.pop(0))
@@ -193,7 +193,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _calls(function: FunctionType) -> list[ast.Call] | None:
-    """Return a function's `suggest_...` calls in order, or None if its source is not available."""
+    """Return a function's `suggest_...` calls in order, or None without source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -218,7 +218,7 @@ def _literal(call: ast.Call) -> dict[str, Any] | None:
 
 
 def _problem_of(call: ast.Call) -> str | None:
-    """Return why a `suggest_...` call with these literal arguments must fail, or None if it may succeed."""
+    """Return why a `suggest_...` call must fail, or None if it may succeed."""
     if _kind_of(call) not in _ARGUMENTS:
         return f"found {_kind_of(call)}, allowed: {listed(_ARGUMENTS)}"
     values = _literal(call)

@@ -1,4 +1,4 @@
-"""`automl launch train.py:train`: chooses a spec for the user's own training function or task; `--set` changes it."""
+"""`automl launch train.py:train`: chooses a spec for the user's training function or task."""
 
 import ast
 import os
@@ -28,7 +28,7 @@ _SET_OBJECTIVES = "--set 'objectives=[{metric: NAME, direction: minimize}]'"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
-    """The user's own training function or task. `task` is its name in a spec, `module:NAME`."""
+    """A user's training function or task. `task` is its name in a spec, `module:NAME`."""
 
     task: str
     folder: Path
@@ -36,12 +36,12 @@ class Code:
 
     @property
     def source(self) -> str:
-        """Text that names this code in messages, in place of a spec's path."""
+        """Name of this code in messages, instead of a spec's path."""
         return f"launch {self.given}"
 
 
 def code_of(given: Path) -> Code | None:
-    """Find the code of `FILE.py:NAME` or `module:NAME`; None for a spec file. Raises SpecError if it is missing."""
+    """Find the code `FILE.py:NAME` or `module:NAME`; None for a spec file. Raises SpecError if it is missing."""
     text = str(given)
     match = _FILE.fullmatch(text)
     if match is not None:
@@ -54,7 +54,7 @@ def code_of(given: Path) -> Code | None:
 
 
 def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) -> tuple[Prepared, Quickstart]:
-    """Choose and check a spec for the user's own code. Raises SpecError if the code or an override is wrong."""
+    """Choose and check a spec for a user's code. Raises SpecError if the code or an override is wrong."""
     changes = store_overrides(overrides, store)
     paths = [split_override(one)[0] for one in changes]
     facts = _facts(code, apply_overrides({"task": code.task}, changes), sets_space=("space",) in paths)
@@ -77,7 +77,7 @@ def prepared_from_code(code: Code, overrides: Sequence[str], store: str | None) 
 
 
 def check_place_of_spec(path: Path, code: Code) -> None:
-    """Raise SpecError if a spec would be saved outside its module's folder, where it could not find its code."""
+    """Raise SpecError for a path outside the module's folder, where the spec could not find its code."""
     if path.absolute().parent.resolve() != code.folder.resolve():
         allowed = f"a file in {os.path.relpath(code.folder)}, since a spec finds its code beside it"
         raise SpecError("--save-spec", (), found(str(path), allowed))

@@ -1,4 +1,4 @@
-"""Gives training functions names that other processes can import, and saves functions without such a name."""
+"""Gives training functions names that other processes can import, and saves functions without an importable name."""
 
 import base64
 import functools
@@ -40,7 +40,7 @@ import cloudpickle
 
 
 def plain_function(train: Callable[..., object]) -> Callable[..., object]:
-    """Wrap a partial, a bound method or an object with `__call__` in a function. Other objects are unchanged."""
+    """Wrap a partial, a bound method or an object with `__call__` in a function. Returns other objects unchanged."""
     inner: Any = train
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -68,10 +68,10 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     """Return a training function's name for a spec, and the folder of its module.
 
     Args:
-        study: Name of the study. Each study has its own file, because equal source may refer to different things.
+        study: Each study has its own file, because equal source may refer to different objects.
 
     Raises:
-        SpecError: The function is no training function, or cannot be saved.
+        SpecError: The function is not a training function, or cannot be saved.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
@@ -91,7 +91,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
 
 
 def _save(function: Callable[..., object], name: str, folder: Path, study: str) -> str:
-    """Save a function as a module, and return the module's name. Equal source has the same name within a study."""
+    """Save a function as a module, and return its name. Equal source has the same name within a study."""
     source = _source_of(function)
     module = f"{name}_{hashlib.sha256(f'{study} {source}'.encode()).hexdigest()[:8]}"
     path = folder / FOLDER / f"{module}.py"
@@ -119,7 +119,7 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
 
 
 def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
-    """Return whether the module exists with the same meaning, so that it can stay unchanged."""
+    """Return whether the module exists with the same meaning."""
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ def _holds(path: Path, before: str, saved: bytes, after: str) -> bool:
 
 
 def _pickled(function: Callable[..., object]) -> bytes:
-    """Pickle a function with everything that it refers to, even from its own module, which ranks may not find."""
+    """Pickle a function with everything that it refers to, even in its own module, which ranks may not find."""
     import cloudpickle
 
     module = sys.modules.get(function.__module__)
@@ -156,7 +156,7 @@ def _source_of(function: Callable[..., Any]) -> str:
 
 _TRACKER_ID = re.compile(r"[0-9a-f]{32}")
 _AFTER_TRACKER_ID = [("NONE", None), ("TUPLE", None), ("REDUCE", None)]
-"""Opcodes after a tracker id: the last argument of cloudpickle's `_make_skeleton_class`, its tuple and the call."""
+"""Opcodes after a tracker id: the end of cloudpickle's call of `_make_skeleton_class`."""
 _CELL = re.compile(r"(?<=[/\\]ipykernel_)\d+(?=[/\\])|(?<=<ipython-input-)\d+(?=-)")
 _TENSOR_KEY = re.compile(rb"Storage\nq\x01(X....\d+)q\x02", re.DOTALL)  # names a pickled tensor by its address
 _LITERALS = frozenset({"NONE", "NEWTRUE", "NEWFALSE"})
@@ -165,7 +165,7 @@ _Instruction = tuple[str, Any]
 
 
 def say_the_same(one: bytes, other: bytes) -> bool:
-    """Return whether two pickles of functions differ only in values that change with every run."""
+    """Return whether two pickled functions differ only in values that change with every run."""
     return one == other or _said(one) == _said(other)
 
 
@@ -179,12 +179,12 @@ def _said(pickled: bytes) -> list[_Instruction]:
 
 
 def _is_tracker_id(said: list[_Instruction], place: int) -> bool:
-    """Return whether 32 digits in a pickle are cloudpickle's tracker id, not a checksum or path of the user."""
+    """Return whether 32 digits are cloudpickle's tracker id, not a checksum or path of the user."""
     return said[place + 1 : place + 1 + len(_AFTER_TRACKER_ID)] == _AFTER_TRACKER_ID
 
 
 def _instructions(pickled: bytes) -> list[_Instruction]:
-    """Return a pickle's opcodes with sorted set members and resolved memo numbers, so that hashes have no influence."""
+    """Return a pickle's opcodes, with sorted set members and resolved memo numbers, independent of hashes."""
     said: list[_Instruction] = []
     memo: list[_Instruction] = []
     objects = 0
@@ -207,7 +207,7 @@ def _instructions(pickled: bytes) -> list[_Instruction]:
 
 
 def _without_run(value: Any) -> Any:
-    """Remove from a value the parts that change with every run: the kernel of a notebook's cell, a tensor's address."""
+    """Remove parts that change with every run: the kernel of a notebook's cell, a tensor's address."""
     if isinstance(value, bytes):
         key = _TENSOR_KEY.search(value, 0, 512)  # it is before the values
         return value.replace(key[1], b"") if key else value

@@ -1,4 +1,4 @@
-"""Launches or resumes a study, and runs it until its end."""
+"""Launches or resumes a study, and runs it to its end."""
 
 import contextlib
 import shlex
@@ -43,7 +43,7 @@ from trainers.contract.user_code import hash_of, hash_of_data
 
 
 def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Store]:
-    """Create or find a study, and run it with its current spec. Raises SpecError if the stored spec differs."""
+    """Create or find a study, and run it with its stored spec. Raises SpecError if the given spec differs."""
     prepared = with_earlier(prepared)
     with private_files():
         store = _store_of(prepared)
@@ -63,7 +63,7 @@ def launch_prepared(prepared: Prepared, watcher: Watcher) -> tuple[Outcome, Stor
 
 
 def _continued(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher, before: StudyRecord) -> Outcome:
-    """Run a stored study. Warns if the study had already ended and nothing was left to do."""
+    """Run a stored study. Warns if it had already ended."""
     outcome = drive(store, row, prepared, watcher)
     if before.state == "closed" and not outcome.ran:
         longer = f"To search longer: `{before.resume_with_more}`. " if before.ended_by_budget else ""
@@ -83,12 +83,12 @@ def _store_of(prepared: Prepared) -> Store:
 
 
 def find_or_create(store: Store, prepared: Prepared) -> sa.Row[Any]:
-    """Return the row of a new study, or of a study with an equal spec. Raises SpecError if the stored spec differs."""
+    """Return the row of a new study, or of the study of an equal spec. Raises SpecError if the specs differ."""
     return _find_or_create(store, prepared)[0]
 
 
 def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool]:
-    """Return the study's row in the store, and True if this call created the row."""
+    """Return the study's row, and True if this call created it."""
     name = prepared.spec.study
     row = store.study_row(name)
     if row is None:
@@ -113,7 +113,7 @@ def _find_or_create(store: Store, prepared: Prepared) -> tuple[sa.Row[Any], bool
 
 
 def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> str:
-    """Return the message that refuses a launch with another budget, and names a command or study name that works."""
+    """Return the message that refuses another budget, with a command that works."""
     exists = f"a study {record.name!r} exists with another {budget_note(in_force)}"
     try:
         check_budget(record, given, ["budget=yours"])
@@ -124,18 +124,18 @@ def _of_budget(record: StudyRecord, in_force: StudySpec, given: StudySpec) -> st
 
 
 def _as_older(spec: StudySpec, stored: StudySpec) -> StudySpec:
-    """Remove options from a spec that only new studies have by default, and that the stored study lacks."""
+    """Remove default options of new studies that the stored study lacks."""
     new, known = list(options_of_new_studies(spec.task).items()), stored.task_options
     options = {name: one for name, one in spec.task_options.items() if name in known or (name, one) not in new}
     return spec.model_copy(update={"task_options": options})
 
 
 PRICE_PATHS = (("resources",), ("resources", "price_per_slot_hour"))
-"""Overrides that replace the price of `automl price set` with the spec's price."""
+"""Overrides that replace the price of `automl price set` by the spec's price."""
 
 
 def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) -> Outcome:
-    """Continue a study with changed budget, resources or checkpoints. Raises SpecError or StoreError if refused."""
+    """Continue a study with overrides. Raises SpecError for a wrong override, StoreError if the study runs."""
     row = store.require(name)
     spec = from_store(row.spec, name)
     check = partial(leases.refuse_driven, study_id=row.id, name=name)
@@ -178,7 +178,7 @@ def ignored_changes(name: str, given: StudySpec, launched: StudySpec, in_force: 
 
 
 def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str]) -> None:
-    """Raise SpecError if an override sets a limit below the amount that the study has used, which the message names."""
+    """Raise SpecError if an override sets a limit below the used amount."""
     for override in overrides:
         path, _ = split_override(override)
         if path[0] != "budget":
@@ -190,7 +190,7 @@ def check_budget(record: StudyRecord, spec: StudySpec, overrides: Sequence[str])
 
 
 def hardly_enough(record: StudyRecord, spec: StudySpec, usd_per_hour: float) -> str:
-    """Return a warning if the rest of the budget is too short for another start and epoch, else an empty text."""
+    """Return a warning if the rest of the budget is too short for another start and epoch, else ""."""
     lefts = []
     if spec.budget.hours is not None:
         lefts.append(spec.budget.hours * 3600 - record.alive_seconds)
@@ -221,7 +221,7 @@ def _problem(record: StudyRecord, name: str, limit: float | None) -> str:
 
 
 def changed_since(record: StudyRecord, folder: Path) -> list[str]:
-    """Return a line for each kind of input that changed since the latest trial. Code is looked up in `folder`."""
+    """Return a line for code files in `folder` and a line for data files that changed since the latest trial."""
     lines = []
     for kind, hashed in (("code_files", hash_of), ("data_files", hash_of_data)):
         number, files = _latest(record, kind)
@@ -240,7 +240,7 @@ def changed_since(record: StudyRecord, folder: Path) -> list[str]:
 
 
 def _latest(record: StudyRecord, kind: str) -> tuple[int | None, Mapping[str, str]]:
-    """Return the latest trial that recorded files of a kind, and the hashes of these files."""
+    """Return the latest trial that recorded files of a kind, and their hashes."""
     known = [
         (attempt.started_at, trial.number, attempt.facts[kind])
         for trial in record.started

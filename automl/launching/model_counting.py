@@ -1,4 +1,4 @@
-"""Counts parameters and FLOPs of a new study's models in another process, while the devices start."""
+"""Counts parameters and FLOPs of a new study's models in another process, while devices start."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts models while the `with` block runs, unless the counts are stored or not needed (`process` is None)."""
+    """Counts models during the `with` block, unless the counts are stored or not needed (`process` is None)."""
 
     def __init__(self, store: Store, row: sa.Row[Any], prepared: Prepared) -> None:
         self._store, self._study_id, self._spec = store, row.id, prepared.spec
@@ -40,7 +40,7 @@ class Counting:
             self._sizes = SizeModel(self._space, [Counted.from_plain(one) for one in row.counted_examples])
 
     def sizes(self) -> SizeModel | None:
-        """Return the regression that predicts model sizes, or None if nothing was counted."""
+        """Return the regression of model sizes, or None if nothing was counted."""
         return self._sizes
 
     def wait(self) -> None:
@@ -57,7 +57,7 @@ class Counting:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        """End the counting process and its children."""
+        """End the process and its children."""
         self._is_over = True
         if self.process is not None and self._thread is not None and self._thread.is_alive():
             # The thread reads until the last process of the group, such as a worker of the task, has closed the pipes.
@@ -98,7 +98,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _read(out: str, err: str) -> list[Counted]:
-    """Return the counts that the process printed. Empty if the process died."""
+    """Return the counts that the process printed; empty if it died."""
     try:
         answer = json.loads(out)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Turns a parsed spec into a study that can be launched. Finds mistakes before anything is written."""
+"""Checks a parsed spec before anything is written, and prepares the study's launch."""
 
 import json
 import subprocess
@@ -41,11 +41,11 @@ from trainers.protocol import ALWAYS_MEASURED, OUR_METRICS, Diagnostics, TaskErr
 from trainers.trial_settings import unheeded
 
 PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")
-"""Command of the process that answers questions about a task."""
+"""Command of the process that tries out a task."""
 PROBE_SECONDS = 600.0
 
 MEASURED_OF_FUNCTIONS = ("model_parameters", "peak_memory_bytes")
-"""Metrics of a training function that it need not report: the first needs a prepared model."""
+"""Metrics that a training function need not report. `model_parameters` needs a prepared model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +53,10 @@ class TaskFacts:
     """Properties of a task.
 
     Attributes:
-        parameters: The task's own parameters. None for a training function or a command, which accept any.
-        metrics: Metrics that the task measures. None for a training function or a command, which report any.
-        reported: Metrics found in the source of a training function, which may report others.
-        baselines: Baselines of the task's models, as `trainers.contract.task.baselines_of` returns them.
+        parameters: The task's own parameters. None: any, for a training function or a command.
+        metrics: Metrics that the task measures. None: any, for a training function or a command.
+        reported: Metrics in the source of a training function, which may report others.
+        baselines: Baselines of the task's models, from `baselines_of`.
         data_check: Findings of a built-in task in its files: `findings`, one line each, and `columns`.
     """
 
@@ -82,11 +82,11 @@ def facts_of(
 ) -> TaskFacts:
     """Return the parameters, metrics and space of a task.
 
-    A built-in task that declares its metrics answers in this process, without torch. Other tasks are tried out in
-    another process: they build data and a model, and measure a few samples.
+    A built-in task that declares its metrics is asked in this process, without torch. Other tasks are tried out in
+    another process, with data, a model and a few samples.
 
     Raises:
-        SpecError: The task cannot be loaded, or fails when it is tried out.
+        SpecError: The task cannot be loaded, or fails.
     """
     try:
         if task == COMMAND:
@@ -128,7 +128,7 @@ def facts_of(
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:
-    """Check that a command's program exists here. Parameters and metrics are unknown before the command runs."""
+    """Check that a command's program exists. Its parameters and metrics are unknown."""
     problem = missing_program(Command.of(options), folder, search_path())
     if problem is not None:
         raise SpecError(source, ("task", COMMAND), problem)
@@ -136,7 +136,7 @@ def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> 
 
 
 def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Try out a task in another process. Raises SpecError if that process fails, ends or exceeds `PROBE_SECONDS`."""
+    """Try out a task in another process. Raises SpecError if that process fails or exceeds `PROBE_SECONDS`."""
     task = question["task"]
     try:
         done = subprocess.run(  # noqa: S603 - a module of this project
@@ -155,7 +155,7 @@ def ask(question: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
-    """Describe how the process that tried out a task ended, with the last line that it printed."""
+    """Describe how the process ended, with its last line of output."""
     code = done.returncode
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
     last = done.stderr.strip().splitlines()[-1:]
@@ -163,7 +163,7 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def quality_of(facts: TaskFacts) -> str:
-    """Return the metric to optimize: the task's own, or a metric that the training function reports."""
+    """Return the metric to optimize, from the task's metrics or a training function's reports."""
     reported = [name for name in facts.reported if name not in OUR_METRICS]
     reported = reported or [name for name in ("val_loss", "train_loss") if name in facts.reported]
     of_validation = sorted(reported, key=lambda name: not name.startswith("val"))
@@ -183,8 +183,8 @@ class Prepared:
 
     Attributes:
         base_folder: Base of relative paths and of the user's own task.
-        diagnostics: Files that the ranks of a single training write beside its checkpoints.
-        has_countable_models: False for a training function or a command, whose models cannot be inspected.
+        diagnostics: Files that the ranks of a single training write.
+        has_countable_models: False for a training function or a command.
     """
 
     spec: StudySpec
@@ -201,14 +201,14 @@ class Prepared:
 
 
 def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts | None = None) -> Prepared:
-    """Check that a spec fits its task, its search options and this machine, and prepare its launch.
+    """Check that a spec fits its task, its search options and this machine.
 
     Args:
         base_folder: Base of relative paths and of the user's own task.
-        facts: The task's answers for these options and this space; None asks the task.
+        facts: Facts for these options and this space; None asks the task.
 
     Raises:
-        SpecError: The spec cannot be launched on this machine; the message names the key.
+        SpecError: The spec does not fit; the message names the key.
     """
     folder = base_folder.absolute()
     _check_store_url(spec, source)
@@ -269,7 +269,7 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
 
 
 def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
-    """Raise SpecError for `search.learn_space` with a task or command, which requests no parameters at run time."""
+    """Raise SpecError for `search.learn_space` with a task or a command."""
     if spec.search.learn_space and (declares or spec.task == COMMAND):
         what = "a command" if spec.task == COMMAND else "a task"
         problem = f"only objectives for Optuna request parameters at run time, and this is {what}. Set it to false"
@@ -277,7 +277,7 @@ def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
 
 
 def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -> tuple[int, ...]:
-    """Build the search as a controller does, and suggest a first trial, to find errors before the study is created."""
+    """Build the search and suggest a first trial, to find errors. Returns the rungs."""
     name, advisor = spec.search.sampler, spec.search.advisor
     is_own = ":" in name
     if advisor is not None and (problem := missing_program(Command(parts=advisor.command), folder, search_path())):
@@ -297,7 +297,7 @@ def _check_search(spec: StudySpec, source: str, folder: Path, place: PoolSpec) -
 
 
 def _rungs(spec: StudySpec, source: str, policy: Policy) -> tuple[int, ...]:
-    """Return the epochs at which the pruner decides. Raises SpecError for wrong epochs of a user's own pruner."""
+    """Return the epochs at which the pruner decides. Raises SpecError for a wrong answer of a user's pruner."""
     name, epochs = spec.search.pruner.name, spec.training.epochs
     problem = None
     try:
@@ -356,7 +356,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
 
 
 def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
-    """Warn about metrics that a function or a command will probably not report, so that its trials would fail."""
+    """Warn about metrics that a function or a command will probably not report."""
     is_command = spec.task == COMMAND
     owner = "command" if is_command else "training function"
     known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else MEASURED_OF_FUNCTIONS)}
@@ -372,7 +372,7 @@ def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str,
 
 
 def _warnings_of_function(spec: StudySpec) -> tuple[str, ...]:
-    """Warn about options that a training function ignores, or that it follows only through a helper function."""
+    """Warn about options that a training function ignores, or follows only through a helper function."""
     given = {name: getattr(spec.training, name) for name in spec.training.model_fields_set}
     return tuple(
         f"training.{name}: a training function follows it only if it calls {helper}"

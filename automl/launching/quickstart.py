@@ -1,4 +1,4 @@
-"""`automl launch --task tabular --data train.csv --target income`: chooses a spec from the data, with reasons."""
+"""`automl launch --task tabular --data train.csv`: chooses a spec from the data, with reasons."""
 
 import math
 import re
@@ -23,22 +23,16 @@ from trainers.tasks.shared.class_metric_names import METRIC_OF_RARE
 from trainers.tasks.shared.split_task import RareClass
 
 HOURS, USD = 0.25, 2.0
-"""Budget of a study without a spec. A limit on the number of trials would end a search of short trials early."""
+"""Budget of a study without a spec. A limit on trials would end a search of short trials early."""
 
+_FILES: Mapping[str, str] = {"data": "train", "test_data": "test", "validation_data": "validation"}
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "tabular": {"data": "train", "test_data": "test", "validation_data": "validation", "target": "target"},
-    "text": {
-        "data": "train",
-        "test_data": "test",
-        "validation_data": "validation",
-        "text": "text",
-        "label": "label",
-        "checkpoint": "checkpoint",
-    },
-    "vision": {"data": "train", "test_data": "test", "validation_data": "validation"},
-    "language_model": {"data": "train", "test_data": "test", "validation_data": "validation"},
+    "tabular": {**_FILES, "target": "target"},
+    "text": {**_FILES, "text": "text", "label": "label", "checkpoint": "checkpoint"},
+    "vision": _FILES,
+    "language_model": _FILES,
 }
-"""Options of tasks by option of the command line."""
+"""Task options by command-line option."""
 
 _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "tabular": (2500.0, 5, 60),
@@ -46,9 +40,9 @@ _EPOCHS: Mapping[str, tuple[float, int, int]] = {
     "vision": (2000.0, 5, 40),
     "language_model": (400.0, 3, 20),
 }
-"""Factor, least and most epochs of a training; the factor is divided by the square root of the training samples.
+"""Factor, least and most epochs. The factor is divided by the square root of the number of training samples.
 
-Fewer samples are trained for more epochs, though not in proportion, since a model soon overfits them.
+Fewer samples need more epochs, but not in proportion, since a model soon overfits them.
 """
 
 _CHECKPOINT_EPOCHS = 3
@@ -57,7 +51,7 @@ _COLUMN_OPTIONS = ("target", "text", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quickstart:
-    """A spec that was chosen from the data, with notes on the choices."""
+    """A chosen spec with notes on the choices."""
 
     spec: StudySpec
     mapping: dict[str, Any]
@@ -68,7 +62,7 @@ class Quickstart:
 def quickstart(
     task: str, arguments: Mapping[str, str | None], overrides: Sequence[str] = (), store: str | None = None
 ) -> Quickstart:
-    """Choose a spec for a built-in task from command-line options. Raises SpecError if an option or file is wrong."""
+    """Choose a spec for a built-in task. Raises SpecError if an option or a file is wrong."""
     source = f"launch --task {task}"
     if task not in built_in_tasks():
         allowed = f"{listed(built_in_tasks())}. For your own task write a spec with `automl init module:Class`"
@@ -81,7 +75,7 @@ def quickstart(
     options = options if isinstance(options, dict) else {}
     mapping["task_options"] = absolute_task_options(task, options, Path.cwd(), source=source)
     loaded = _load(task, mapping["task_options"], source)
-    samples = _samples(loaded)
+    samples = int(getattr(loaded, "training_samples", 0))  # 0 if only code with torch can count them
     mapping = {"study": _study_name(given.get("data"), task), **mapping, **_picked(loaded, task, samples, mapping)}
     changed = apply_overrides(mapping, changes)
     changed["task_options"] = mapping["task_options"]
@@ -94,7 +88,7 @@ def quickstart(
 
 
 def write_spec(path: Path, picked: Quickstart) -> None:
-    """Write the chosen spec with comments to a new file. Raises SpecError if it exists or cannot be written."""
+    """Write the spec to a new file. Raises SpecError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(as_yaml(picked))
@@ -106,7 +100,7 @@ def write_spec(path: Path, picked: Quickstart) -> None:
 
 
 def as_yaml(picked: Quickstart) -> str:
-    """Return the spec as YAML, with a comment above each section."""
+    """Return the spec as YAML with comments."""
     comments = {
         "task_options": "arguments of the task's constructor; docs/tasks.md lists them",
         "objectives": "always measured: cost_usd, wall_seconds, model_parameters, latency_ms, train_loss, val_loss",
@@ -159,11 +153,6 @@ def _load(task: str, options: dict[str, Any], source: str) -> Task:
         raise SpecError(source, (), " ".join(str(error).split())) from None
 
 
-def _samples(task: Task) -> int:
-    """Return the number of training samples, or 0 if only code with torch knows the number."""
-    return int(getattr(task, "training_samples", 0))
-
-
 def _picked(task: Task, name: str, samples: int, mapping: Mapping[str, Any]) -> dict[str, Any]:
     known = declared_metrics(task) or ("val_error",)
     is_rare = getattr(task, "rare_class", None) is not None and METRIC_OF_RARE in known
@@ -187,7 +176,7 @@ def _epochs(name: str, samples: int, mapping: Mapping[str, Any]) -> int:
 
 
 def _study_name(data: str | None, task: str) -> str:
-    """Derive a study's name from the data file's name, with the folder's name in front of names like train.csv."""
+    """Derive a study's name from the data file's name. Names like train.csv get the folder's name in front."""
     if data is None:
         return task
     path = Path(data).absolute()
@@ -217,7 +206,7 @@ def _notes(spec: StudySpec, task: Task, samples: int, picked: Mapping[str, Any])
 
 
 def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
-    """Return why the objective suits rare classes, and how to choose another; empty for other objectives."""
+    """Explain the objective for a rare class; empty for other objectives."""
     if rare is None or spec.objectives[0].metric != METRIC_OF_RARE:
         return []
     said = f"rare class: {percent(rare.share)} of the training rows are {shown(rare.label)}"
@@ -227,13 +216,13 @@ def _rare_class_note(spec: StudySpec, rare: RareClass | None) -> list[str]:
 
 
 def objectives_note(spec: StudySpec) -> str:
-    """Return the note that explains the chosen objectives."""
+    """Return the note about the objectives."""
     objectives = " and ".join(f"{one.metric} ({one.direction})" for one in spec.objectives)
     return f"objectives: {objectives}; the archive keeps every model that no other model beats in all objectives"
 
 
 def budget_note(spec: StudySpec) -> str:
-    """Return the note that explains the chosen budget."""
+    """Return the note about the budget."""
     budget = spec.budget
     limits = whichever_first([
         duration(budget.hours * 3600) if budget.hours is not None else "",
@@ -244,5 +233,5 @@ def budget_note(spec: StudySpec) -> str:
 
 
 def shown_notes(picked: Quickstart) -> str:
-    """Return the notes on a chosen spec as a list for the terminal."""
+    """Return the notes as a list for the terminal."""
     return "\n".join(f"- {note}" for note in picked.notes)

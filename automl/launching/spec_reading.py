@@ -1,4 +1,4 @@
-"""Reads a spec from a file or a mapping, applies overrides, makes paths absolute, and checks output places."""
+"""Reads a spec, applies overrides, makes paths absolute, and checks that outputs can be written."""
 
 import json
 import os
@@ -19,12 +19,12 @@ from trainers.contract.task_loading import options_of_new_studies, path_options
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> StudySpec:
-    """Read a spec with overrides (`path=value`). Raises SpecError if the file is unreadable or the spec is wrong."""
+    """Read a spec with overrides `path=value`. Raises SpecError for an unreadable file or a wrong spec."""
     return load_spec(path, store_overrides(overrides, store))
 
 
 def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
-    """Return overrides in order of increasing priority: AUTOML_STORE, `--set`, `--store`."""
+    """Return overrides by increasing priority: AUTOML_STORE, `--set`, `--store`."""
     environment = os.environ.get("AUTOML_STORE")
     first = [f"store={json.dumps(environment)}"] if environment else []
     last = [f"store={json.dumps(store)}"] if store else []
@@ -34,7 +34,7 @@ def store_overrides(overrides: Sequence[str], store: str | None) -> list[str]:
 def parse_with_overrides(
     spec: StudySpec | Mapping[str, Any], overrides: Sequence[str] = (), source: str = "spec"
 ) -> StudySpec:
-    """Parse a spec from Python code, with overrides `path=value`. Raises SpecError if a value is wrong."""
+    """Parse a spec from Python code, with overrides `path=value`. Raises SpecError for a wrong value."""
     if not overrides:
         return spec if isinstance(spec, StudySpec) else parse_spec(spec, source)
     mapping = spec_to_mapping(spec) if isinstance(spec, StudySpec) else as_plain(spec)
@@ -44,7 +44,7 @@ def parse_with_overrides(
 def absolute_task_options(
     task: str, options: Mapping[str, Any], folder: Path, *, source: str = "spec"
 ) -> dict[str, Any]:
-    """Make paths in a built-in task's options absolute, below `folder`. Raises SpecError for `~` of an unknown user."""
+    """Make paths in a built-in task's options absolute, below `folder`. Raises SpecError for an unknown `~NAME`."""
     always, if_there = path_options(task)
     changed = dict(options)
     for name, value in options.items():
@@ -57,7 +57,7 @@ def absolute_task_options(
 
 
 def expanded(value: str, source: str, name: str) -> Path:
-    """Return an option's path with `~` expanded. Raises SpecError for an unknown user name."""
+    """Expand `~` in an option's path. Raises SpecError for an unknown `~NAME`."""
     try:
         return Path(value).expanduser()
     except RuntimeError:
@@ -66,13 +66,13 @@ def expanded(value: str, source: str, name: str) -> Path:
 
 
 def with_options_of_new_studies(spec: StudySpec) -> StudySpec:
-    """Add the task's default options for new studies to a spec. Options that the spec sets have priority."""
+    """Add the task's default options for new studies, where the spec sets none."""
     options = {**options_of_new_studies(spec.task), **spec.task_options}
     return spec.model_copy(update={"task_options": options})
 
 
 def with_absolute_paths(spec: StudySpec, source: str, here: Path) -> StudySpec:
-    """Make a spec's paths and URLs absolute; relative paths start at `here`. Raises SpecError if `mlflow` is wrong."""
+    """Make paths and URLs absolute; relative paths start at `here`. Raises SpecError for a wrong `mlflow`."""
     resources, checkpoints = spec.resources, spec.checkpoints
     if resources.ray_temp_folder is not None:
         ray_folder = str((here / resources.ray_temp_folder).absolute())
@@ -98,11 +98,11 @@ def _absolute_mlflow(spec: StudySpec, source: str, here: Path) -> str:
 
 TRIED_BYTES = 1024
 LONGEST_RAY_FOLDER = 40
-"""Most characters of Ray's folder: Ray appends about 65 for its sockets, and Unix limits a socket's path to 107."""
+"""Most characters of Ray's folder: Ray appends about 65, and Unix limits a socket's path to 107."""
 
 
 def check_outputs(spec: StudySpec, source: str) -> None:
-    """Raise SpecError, naming the key, if outputs cannot be written. Skips servers, which may start later."""
+    """Raise SpecError if outputs cannot be written. Skips servers, which may start later."""
     folder, ray_folder = spec.checkpoints.folder, spec.resources.ray_temp_folder
     if is_url(folder):
         _check_object_store(source, folder, joined(folder, spec.study))
@@ -125,7 +125,7 @@ def _check_mlflow_file(source: str, uri: str, file: Path) -> None:
 
 
 def _check_object_store(source: str, value: str, folder: str) -> None:
-    """Try to write to an object store. An unreachable store is no error, because the study waits for the store."""
+    """Try to write to an object store. For an unreachable store, the study waits."""
     key = ("checkpoints", "folder")
     try:
         check_library(value)
@@ -140,7 +140,7 @@ def _check_object_store(source: str, value: str, folder: str) -> None:
 
 
 def check_folder(source: str, key: tuple[str, ...], value: str, folder: Path) -> None:
-    """Raise SpecError if the nearest existing parent folder is not writable. Missing folders are created later."""
+    """Raise SpecError if the nearest existing folder cannot be written to. Missing folders are created later."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         # Permissions do not show read-only and virtual file systems, so write a file: unnamed, or deleted at once.

@@ -1,4 +1,4 @@
-"""Runs a study in this process: opens its devices, handles signals, updates MLflow and Optuna, writes the report."""
+"""Runs a study in this process, with its devices, signals, copies in MLflow and Optuna, and report."""
 
 import json
 import os
@@ -41,7 +41,7 @@ from trainers.commands.command import COMMAND, Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watcher:
-    """Callbacks while a study runs. `leave` runs in a signal handler at the second interrupt, and exits or raises."""
+    """Callbacks while a study runs. `leave` is called at the second interrupt, and must exit or raise."""
 
     on_commit: Callable[[StudyMachine], None] = lambda _machine: None
     say: Callable[[str], None] = lambda _line: None
@@ -51,7 +51,7 @@ class Watcher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Result of running a study. If `interrupted` is true, another process may continue the study."""
+    """Result of running a study. After an interrupt, another process may continue the study."""
 
     record: StudyRecord
     report: Path
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) -> Outcome:
-    """Run a study until it ends or a signal stops it, wait for its Optuna and MLflow copies, and write its report."""
+    """Run a study to its end or a signal, wait for its copies in Optuna and MLflow, and write its report."""
     spec = prepared.spec
     views = ViewsProcess(store.url, spec.study)
     counting = Counting(store, row, prepared)
@@ -114,14 +114,14 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
 
 
 def runs_text(record: StudyRecord, link: str) -> str:
-    """Return `runs in MLflow: http://...`. Without a server, also the command that starts one."""
+    """Return `runs in MLflow: http://...`, without a server with the command that starts one."""
     uri = str(record.mlflow_uri)
     is_served = uri.startswith(("http:", "https:"))
     return f"runs in MLflow: {link}" + ("" if is_served else f", after `mlflow ui --backend-store-uri {redact(uri)}`")
 
 
 class _Sessions:
-    """Runs a study, and resumes it after each full disk, until it ends for another reason."""
+    """Runs a study, and resumes it after each full disk."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Sessions:
         self._epochs = 0
 
     def drain(self, reason: str) -> None:
-        """Stop the study, or its wait for disk space. Raises KeyboardInterrupt if the study has already ended."""
+        """Stop the study, or its wait for disk space. Raises KeyboardInterrupt if the study has ended."""
         if self._over:
             raise KeyboardInterrupt
         self._drain_reason = reason
@@ -152,7 +152,7 @@ class _Sessions:
             self._session.drain(reason)
 
     def run(self) -> StudyMachine | None:
-        """Run the study, and wait while its checkpoints cannot be written. Returns the result of `Session.run`."""
+        """Run the study, and wait while checkpoints cannot be written. Returns the result of `Session.run`."""
         waiter: RoomWaiter | None = None
         while True:
             self._session = self._new_session()
@@ -176,7 +176,7 @@ class _Sessions:
         return machine
 
     def was_interrupted(self, machine: StudyMachine | None) -> bool:
-        """Return whether a signal ended `run` before its work was done."""
+        """Return whether a signal ended `run` early."""
         if self._drain_reason is None or (machine is None and not self._stood_by):
             return False
         return machine is None or machine.state == "drained"
@@ -205,7 +205,7 @@ class _Sessions:
 
 
 def _refusal(folder: str) -> str:
-    """Return the message for a folder or URL that accepts small files, but failed to save or load a checkpoint."""
+    """Return the message for a place that accepts small files, but not checkpoints."""
     what = (
         "a checkpoint could not be saved or loaded" if is_url(folder) else "no room for a checkpoint, or it is broken"
     )
@@ -224,7 +224,7 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
 def _hurrying(
     views: ViewsProcess, watcher: Watcher, *looking: FirstTrials | SharedFiles
 ) -> Callable[[StudyMachine], None]:
-    """Return a callback that requests the last update of MLflow and Optuna at the study's last commit."""
+    """Return a callback that requests the last update of the copies at the study's last commit."""
 
     def on_commit(machine: StudyMachine) -> None:
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
@@ -237,7 +237,7 @@ def _hurrying(
 
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
-    """Wait until the copies in Optuna and MLflow are up to date, also if this launch had nothing to train."""
+    """Wait until the copies in Optuna and MLflow are up to date, even if this launch trained nothing."""
     if not ran:
         if not any(lag(store, study).values()):
             return True
@@ -249,7 +249,7 @@ ASKED_WITHIN_SILENCE = 4  # number of health checks of a rank within the longest
 
 
 def pool_of(prepared: Prepared, *, grows: bool = False) -> RayPool:
-    """Return an unopened pool of devices. If it `grows`, joining devices become slots unless the spec sets a number."""
+    """Return an unopened pool. If it `grows`, joining devices become slots unless the spec sets a number."""
     resources = prepared.spec.resources
     joins = resources.slots == "auto" and resources.ray_address is not None
     return RayPool(
@@ -274,7 +274,7 @@ _MOST_BYTES = 2**24
 
 
 def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLogging, str]:
-    """Return the MLflow settings for the user's own code, and a warning or "". The spec must have absolute paths."""
+    """Return the MLflow settings for the user's code, and a warning or "". The spec must have absolute paths."""
     wanted = spec.mlflow != "off" and "MLFLOW_TRACKING_URI" not in os.environ and uses_mlflow(spec, folder)
     problem = _made(spec.mlflow, spec.study) if wanted else ""
     uri = spec.mlflow if wanted and not problem else ""
@@ -283,7 +283,7 @@ def own_logging(spec: StudySpec, study_uid: str, folder: Path) -> tuple[OwnLoggi
 
 
 def uses_mlflow(spec: StudySpec, folder: Path) -> bool:
-    """Return whether a command's files, or a training function's module, contain the word "mlflow"."""
+    """Return whether a command's files, or the task's module, contain the word "mlflow"."""
     for path in _files(spec, folder):
         with suppress(OSError):
             if path.is_file() and path.stat().st_size <= _MOST_BYTES and _WORD in path.read_bytes():
@@ -303,7 +303,7 @@ def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
 
 
 def _made(uri: str, study: str) -> str:
-    """Create the MLflow experiment in another process, to avoid importing MLflow here. Returns the problem, or ""."""
+    """Create the MLflow experiment in another process, since MLflow imports slowly. Returns the problem, or ""."""
     question = json.dumps({"uri": uri, "study": study})
     try:
         done = subprocess.run(  # noqa: S603 - a module of this project
@@ -315,21 +315,17 @@ def _made(uri: str, study: str) -> str:
 
 
 PREFIXES = ("NCCL_", "GLOO_", "HF_", "CUDA_")  # prefixes of variables that are always passed on
-OF_THE_NODE = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV"})
-"""Variables that are valid on one machine only; Ray sets the first for each process."""
+OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "AWS_EXECUTION_ENV")  # valid on one machine only
 ROLES_OF_THE_NODE = "AWS_CONTAINER_"  # prefix of variables that give a container its role; useless on another machine
 
 
 def handed_over(
     names: Collection[str], environment: Mapping[str, str] = os.environ, *, prefixes: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the environment variables to set for ranks on other machines, including `names`."""
+    """Return the environment variables for ranks on other machines, including `names`."""
     return {
         name: value
         for name, value in environment.items()
-        if name in names or (name.startswith(PREFIXES + prefixes) and not _is_of_the_node(name))
+        if name in names
+        or (name.startswith(PREFIXES + prefixes) and name not in OF_THE_NODE and not name.startswith(ROLES_OF_THE_NODE))
     }
-
-
-def _is_of_the_node(name: str) -> bool:
-    return name in OF_THE_NODE or name.startswith(ROLES_OF_THE_NODE)

@@ -92,7 +92,7 @@ _GENERAL_SPACE = Space.from_dict(
         "momentum": {"type": "float", "low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
     }
 )
-"""Parameters of the trainer, for a task whose own space is unknown."""
+"""Space of a task whose own space is unknown: parameters of the trainer."""
 
 _SPACE_COMMENTS = (
     "  # The learning rate is for a batch of reference_batch samples; it is scaled to the batch size of the trial.",
@@ -107,10 +107,10 @@ _SPACE_OF_DATA = (
 
 
 def template(task: str, facts: TaskFacts | None = None) -> str:
-    """Return a commented example spec for a task.
+    """Return a commented example spec.
 
     Args:
-        facts: Parameters, metrics and space of the task. None if unknown: not written yet, or dependent on its data.
+        facts: None if unknown: the task is not written yet, or depends on its data.
 
     Raises:
         SpecError: No task can have this name.
@@ -149,7 +149,7 @@ def _about_metric(facts: TaskFacts | None, chosen: str, *, needs_data: bool) -> 
 
 
 def _space_lines(facts: TaskFacts | None) -> list[str]:
-    """Return the lines of section `space`. Its world size is 1, which fits every machine."""
+    """Return the section `space`. Its world size is 1, which fits every machine."""
     own = facts.space if facts is not None else None
     parameters = {name: form for name, form in (own or _GENERAL_SPACE).to_dict().items() if name != "world_size"}
     lines = ["space:                    # leave it out to use the task's own space", *_SPACE_COMMENTS]
@@ -164,7 +164,7 @@ def _space_lines(facts: TaskFacts | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSpec:
-    """A spec that was written. `note` says why it has a general space instead of the task's own, or is empty."""
+    """A written spec. `note` explains why its space is general, not the task's own, or is empty."""
 
     path: Path
     note: str
@@ -172,13 +172,13 @@ class FirstSpec:
 
 
 def write_first_spec(task: str) -> FirstSpec:
-    """Write a spec with the task's own space and metrics to a file of the task's name in this folder.
+    """Write a spec with the task's own space and metrics to a new file TASK.yaml in this folder.
 
-    The user's own task is loaded and tried out in another process.
+    A user's task is tried out in another process.
 
     Raises:
         TaskLoadError: There is no such built-in task.
-        SpecError: No task can have this name, or the file exists; it is not changed.
+        SpecError: No task can have this name, or the file exists.
     """
     if ":" not in task and task not in built_in_tasks():
         load_task(task)  # raises, and lists the existing tasks
@@ -234,12 +234,12 @@ def flow(value: Any) -> str:
 
 
 def parameter_lines(space: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a space as indented lines, one line for each."""
+    """Return each parameter of a space as an indented line."""
     return [f"  {name}: {flow(parameter)}" for name, parameter in space.items()]
 
 
 def word(text: str) -> str:
-    """Return a text as YAML: without quotes if YAML then reads the same text, else in quotes."""
+    """Return a text as YAML, in quotes if needed."""
     try:
         return text if read_yaml(text, source="") == text else json.dumps(text)
     except SpecError:

@@ -1,6 +1,6 @@
 """`automl audit`: finds lost rows, double charges and leftover files of a study.
 
-The audit has its own SQL, because shared code would hide its own mistakes.
+The audit has its own SQL, because shared code would hide its mistakes.
 """
 
 import json
@@ -33,39 +33,38 @@ class Finding:
 
 
 class Asker:
-    """Runs plain SQL about one study, in one transaction. `study_id` is the value of `:study` in the SQL."""
+    """Runs SQL about one study in one transaction. `study_id` replaces `:study` in the SQL."""
 
     def __init__(self, connection: sa.Connection, study_id: int) -> None:
         self._connection, self._study_id = connection, study_id
 
     @property
     def clock(self) -> str:
-        """Return SQL that gives the database's clock in seconds since 1970."""
+        """Return SQL for the database's clock in seconds since 1970."""
         if self._connection.dialect.name == "sqlite":
             return "((julianday('now') - 2440587.5) * 86400.0)"
         return "EXTRACT(EPOCH FROM clock_timestamp())"
 
     def __call__(self, sql: str, **parameters: Any) -> list[sa.Row[Any]]:
-        """Return all rows of a statement."""
+        """Return a statement's rows."""
         known = {"study": self._study_id, **parameters} if ":study" in sql else parameters
         return list(self._connection.execute(sa.text(sql), known).all())
 
     def has_table(self, name: str) -> bool:
-        """Return whether a table of this name exists."""
+        """Return whether a table exists."""
         return sa.inspect(self._connection).has_table(name)
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON column's value. SQLite returns it as text, PostgreSQL as an object."""
+    """Return a JSON column's value, which SQLite returns as text."""
     return json.loads(value) if isinstance(value, str) else value
 
 
-NANO_SLACK = 1  # nano-dollars of allowed difference between a rounded charge and its formula
-SECONDS_SLACK = 1e-3
-"""Seconds of allowed difference between two sums of durations; a moment since 1970 is exact to a microsecond."""
+NANO_SLACK = 1  # allowed difference in nano-dollars between a rounded charge and its formula
+SECONDS_SLACK = 1e-3  # allowed difference of two sums of durations; a moment since 1970 is exact to a microsecond
 COMMAND_CHARACTERS = 160
-PROCESSES_END_SECONDS = 10.0  # seconds until processes notice that the command that started them has ended
-LIMIT_SLACK_SECONDS = 30.0  # seconds that controllers may outlive the limit of hours, to end gangs and close the pool
+PROCESSES_END_SECONDS = 10.0  # time in which processes notice that their command has ended
+LIMIT_SLACK_SECONDS = 30.0  # time that controllers may exceed the limit of hours, to end gangs and close the pool
 
 
 _Rate = tuple[float, int, float]
@@ -79,7 +78,7 @@ class _Study:
 
 
 def audit(store: Store, name: str) -> dict[str, Any]:
-    """Check a study. Returns `study`, `state`, `checks` and `findings`. Raises StoreError if it does not exist."""
+    """Check a study. Returns `study`, `state`, `checks` and `findings`. Raises StoreError for an unknown study."""
     findings: list[Finding] = []
     made: list[str] = []
     with store.snapshot() as connection:
@@ -112,7 +111,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 def _is_driven(ask: Asker) -> bool:
-    """Return whether a controller holds an unexpired lease, by the database's clock, and so may be running."""
+    """Return whether a controller may be running, because its lease has not expired by the database's clock."""
     return any(
         not row.has_run_out and not is_known_gone(row.process_space, row.pid, row.process_started_at)
         for row in ask(
@@ -157,7 +156,7 @@ def _charges(ask: Asker, _: _Study) -> _Found:
 
 
 def _slot_seconds(ask: Asker, study: _Study) -> _Found:
-    """Check that the charges for a pool of devices equal its number of slots times the charged time."""
+    """Check that the charges of a pool are its number of slots times its time."""
     rows = ask(
         "SELECT l.id, l.pool_slots, l.usd_per_slot_hour, l.pool_opened_at, l.pool_closed_at, l.heartbeat_at, "
         "COALESCE(SUM(c.slots * c.seconds), 0) AS charged, MAX(c.charged_at) AS charged_at "
@@ -177,7 +176,7 @@ def _slot_seconds(ask: Asker, study: _Study) -> _Found:
 
 
 def _prices(ask: Asker, study: _Study) -> _Found:
-    """Check that each charge of an interval has the price that was valid then."""
+    """Check that each charge has the price of its time."""
     leases = {
         row.id: row
         for row in ask(
@@ -209,7 +208,7 @@ def _rates(ask: Asker) -> dict[int, list[_Rate]]:
 
 
 def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tuple[float, float, int, float]]:
-    """Yield periods of constant rate: begin, end, number of charged slots, and price of a slot."""
+    """Yield periods of constant rate: begin, end, charged slots, price of a slot."""
     rates = [(lease.pool_opened_at, lease.pool_slots, lease.usd_per_slot_hour), *rates]
     for (begin, slots, price), following in zip(rates, [*rates[1:], (until, 0, 0.0)], strict=True):
         end = min(following[0], until)
@@ -218,7 +217,7 @@ def _spans(lease: sa.Row[Any], rates: list[_Rate], until: float) -> Iterator[tup
 
 
 def _intervals(ask: Asker, _: _Study) -> _Found:
-    """Check that charges of the same slot do not overlap in time."""
+    """Check that charges of a slot do not overlap."""
     rows = ask(
         "SELECT id, lease_id, slot_numbers, since, until FROM automl_charges "
         "WHERE study_id = :study AND since IS NOT NULL ORDER BY lease_id, since, id"
@@ -234,7 +233,7 @@ def _intervals(ask: Asker, _: _Study) -> _Found:
 
 
 def _trial_costs(ask: Asker, study: _Study) -> _Found:
-    """Check that a trial's epochs cost no more than its training charges, and that each epoch has its cost so far."""
+    """Check that a trial's epochs cost no more than its training charges."""
     if study.row.spec.get("task") == IMPORTED:  # paid elsewhere
         return
     rows = ask(
@@ -249,7 +248,7 @@ def _trial_costs(ask: Asker, study: _Study) -> _Found:
 
 
 def _budget(ask: Asker, study: _Study) -> _Found:
-    """Check the limits of dollars, hours and trials. Ignores confirmations and the study's recorded overshoot."""
+    """Check the limits of dollars, hours and trials, except confirmations and the recorded overshoot."""
     limits = study.row.spec.get("budget") or {}
     (spent,) = ask(
         "SELECT COALESCE(SUM(CASE WHEN kind <> 'confirm' THEN cost_nano_usd END), 0) AS cost, "
@@ -271,7 +270,7 @@ def _budget(ask: Asker, study: _Study) -> _Found:
 
 
 def _left_running(ask: Asker, study: _Study) -> _Found:
-    """Check that a study without a controller has no running trials and no lease."""
+    """Check that a study without controller has no running trials and no lease."""
     if study.is_driven:
         return
     if study.row.state == "running":
@@ -289,7 +288,7 @@ def _left_running(ask: Asker, study: _Study) -> _Found:
 
 
 def _states(ask: Asker, _: _Study) -> _Found:
-    """Check each trial's number, failure and attempts. Queued trials, or those cancelled there, have no number."""
+    """Check each trial's number, failure and attempts. Trials that are queued, or were cancelled so, have no number."""
     rows = ask(
         "SELECT id, number, state, failure FROM automl_trials WHERE study_id = :study "
         "AND (number IS NULL AND state NOT IN ('queued', 'pruned') OR number IS NOT NULL AND state = 'queued' "
@@ -309,7 +308,7 @@ def _states(ask: Asker, _: _Study) -> _Found:
 
 
 def _data(ask: Asker, _: _Study) -> _Found:
-    """Check that all trials have read the same content of each data file."""
+    """Check that all trials have read the same data."""
     rows = ask(
         "SELECT t.number, a.facts FROM automl_attempts a JOIN automl_trials t ON t.id = a.trial_id "
         "WHERE t.study_id = :study ORDER BY t.number, a.attempt"
@@ -340,7 +339,7 @@ _CHECKS: dict[str, Callable[[Asker, _Study], _Found]] = {
 
 
 def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
-    """Return the checkpoints of saved models, and of trials that can resume, each with its owner."""
+    """Return the owner and the path of each checkpoint of a saved model or a resumable trial."""
     kept = ask(
         "SELECT t.number, e.epoch, e.checkpoint FROM automl_epochs e JOIN automl_trials t ON t.id = e.trial_id "
         "WHERE t.study_id = :study AND e.checkpoint IS NOT NULL ORDER BY t.number, e.epoch"
@@ -359,7 +358,7 @@ def _mentioned_files(ask: Asker) -> list[tuple[str, str]]:
 
 
 def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Report missing and unreadable checkpoints. Reads the rows again, because files may change during the check."""
+    """Report missing and unreadable checkpoints. Reads the rows twice, because files may change during the check."""
     wheres: dict[str, str] = {}
     for where, path in files:
         wheres.setdefault(path, where)
@@ -374,7 +373,7 @@ def _checkpoint_findings(store: Store, study_id: int, files: list[tuple[str, str
 
 
 def _process_findings(study_uid: str) -> Iterator[Finding]:
-    """Find processes on this machine that clearly outlived the command that started them for the study."""
+    """Find the study's processes on this machine that outlived their command."""
     end = time.monotonic() + PROCESSES_END_SECONDS
     while (left := left_behind(study_uid)) and time.monotonic() < end:
         time.sleep(0.2)
@@ -398,11 +397,11 @@ def _problem_of(path: str) -> str:
 
 
 OPTUNA_STATES: Mapping[str, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-"""Optuna's states of ended trials. Running and paused trials are RUNNING there."""
+"""Optuna's states of ended trials. Other trials are RUNNING."""
 
 
 def view_findings(ask: Asker, row: sa.Row[Any], *, is_driven: bool) -> Iterator[Finding]:
-    """Check a study's copies in Optuna and MLflow. The copies of a running study may be late."""
+    """Check a study's copies in Optuna and MLflow, which may be late while the study runs."""
     cursors = ask("SELECT view, revision, rebuild, error FROM automl_view_cursors WHERE study_id = :study")
     if not set(VIEWS) <= {one.view for one in cursors}:
         yield Finding(check="views", where="cursors", found=f"{sorted(one.view for one in cursors)}")

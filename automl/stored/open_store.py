@@ -1,4 +1,4 @@
-"""Opens an existing store, and finds studies, their specs, trials and checkpoints in it."""
+"""Opens an existing store, and finds specs, trials and checkpoints in it."""
 
 import os
 import shlex
@@ -24,12 +24,12 @@ STORES = "automl.stores"  # key of the opened stores in a command's context
 
 
 def store_url(given: str | None) -> str:
-    """Return the given URL of the store, or the environment's AUTOML_STORE, or `DEFAULT_STORE`."""
+    """Return the given URL, else AUTOML_STORE, else `DEFAULT_STORE`."""
     return given or os.environ.get("AUTOML_STORE") or DEFAULT_STORE
 
 
 def open_store(given: str | None) -> Store:
-    """Open an existing store (None: AUTOML_STORE or `DEFAULT_STORE`). Raises StoreError if it does not exist."""
+    """Open the existing store at `store_url(given)`. Raises StoreError if there is none."""
     text = absolute_url(store_url(given), Path.cwd())
     if not exists(text):
         raise StoreError(f"No studies in {redact(text)}. Pass --store URL or set AUTOML_STORE")
@@ -40,8 +40,13 @@ def open_store(given: str | None) -> Store:
     return store
 
 
+def open_or_create(given: str | None) -> Store:
+    """Open the store at `store_url(given)`, or create it."""
+    return Store(absolute_url(store_url(given), Path.cwd()))
+
+
 def damage_in_stores(context: click.Context) -> str:
-    """Describe the damage in the stores that a command has opened, or return ""."""
+    """Describe damage in the stores that a command has opened, else return ""."""
     for store in context.meta.get(STORES, ()):
         if found := damage(store):
             return f"the store {redact(store.url)} is damaged: {found}"
@@ -59,7 +64,7 @@ def started_trial(record: StudyRecord, number: int) -> TrialRecord:
 
 
 def names_of(given: str | None) -> list[str]:
-    """Return the names of a store's studies, newest first. Empty if the store cannot be read without migration."""
+    """Return the names of studies, newest first; empty if the store cannot be read without migration."""
     try:
         text = absolute_url(store_url(given), Path.cwd())
         url = parse_url(text)
@@ -73,7 +78,7 @@ def names_of(given: str | None) -> list[str]:
 
 
 def stored_form(spec: StudySpec) -> dict[str, Any]:
-    """Return a spec as it is stored: without passwords, and without the store's own URL, which may change."""
+    """Return a spec as it is stored: without passwords and the store's own URL, which may change."""
     mapping = spec_to_mapping(spec)
     mapping.pop("store", None)
     mapping["search"]["from_studies"] = [redact(name) for name in spec.search.from_studies]
@@ -81,20 +86,20 @@ def stored_form(spec: StudySpec) -> dict[str, Any]:
 
 
 def from_store(form: Mapping[str, Any], name: str) -> StudySpec:
-    """Return the spec of a study from its stored form. Raises StoreError if the study was not trained here."""
+    """Return a stored spec. Raises StoreError if the study was not trained here."""
     check_launched(form, name)
     return parse_spec(form, name)
 
 
 def check_launched(form: Mapping[str, Any], name: str) -> None:
-    """Raise StoreError if a study was simulated or imported, and so has no models and cannot continue."""
+    """Raise StoreError if a study was simulated or imported, so that it has no models and cannot run."""
     if how := NOT_TRAINED_HERE.get(form.get("task")):
         learn = f"`automl launch SPEC --from-study {shlex.quote(name)}`"
         raise StoreError(f"{name!r} {how}, so it cannot run. Name a study that was launched, or learn from it: {learn}")
 
 
 def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
-    """Return the path or URL of a trial's model; None takes the last saved epoch. Raises StoreError if not saved."""
+    """Return the path or URL of a trial's model; None takes the last saved epoch. Raises StoreError if unsaved."""
     check_launched(record.spec, record.name)
     epochs = started_trial(record, trial).epochs
     kept = {e.epoch: e.checkpoint for e in epochs if e.checkpoint is not None}
@@ -109,7 +114,7 @@ def kept_checkpoint(record: StudyRecord, trial: int, epoch: int | None) -> str:
 
 
 def parse_point(text: str, names: Iterable[str] = ()) -> tuple[int, int | None]:
-    """Read a trial and an epoch from `12@9`, or only a trial from `12`. Raises StoreError for any other text."""
+    """Read trial and epoch from `12@9`, or a trial from `12`. Raises StoreError for other texts."""
     trial, sign, epoch = text.partition("@")
     if not trial.isascii() or not trial.isdigit() or (sign and not (epoch.isascii() and epoch.isdigit())):
         also = "".join(f", {name}" for name in names)

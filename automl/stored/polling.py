@@ -1,4 +1,4 @@
-"""Polls a study, and reads it again only if it may have changed."""
+"""Polls a study, and reads it only if it may have changed."""
 
 import time
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from studies.storage.study_store import Store
 from studies.storage.writing.retrying import retry_patiently
 
 MOST_SECONDS = 10.0
-"""Seconds until a study is read even without a commit, since leases and clocks change without commits."""
+"""Seconds until a study is read even without a commit, because leases and clocks change, too."""
 RESTS_PER_LOOK = 19.0  # so that polls use a twentieth of a core: ranks may train on this machine
 
 
 def rest_seconds(used_seconds: float, least_seconds: float) -> float:
-    """Return the seconds until the next poll, so that polls of a large study use little CPU."""
+    """Return the seconds until the next poll, so that polls use little CPU."""
     return max(least_seconds, RESTS_PER_LOOK * used_seconds)
 
 
 class Looker:
-    """Callable that returns the newest record of a study. `clock` returns seconds."""
+    """Callable that returns the newest record of a study."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -27,7 +27,7 @@ class Looker:
         self._record: StudyRecord | None = None
 
     def __call__(self) -> StudyRecord:
-        """Return the study's stored state. Raises StoreError if the study was deleted."""
+        """Return the study. Raises StoreError if it was deleted."""
         return retry_patiently(self._look)
 
     def _look(self) -> StudyRecord:

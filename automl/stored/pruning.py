@@ -1,4 +1,4 @@
-"""Deletes a study's unneeded checkpoints (`automl prune-checkpoints`), or unknown files (`automl gc`)."""
+"""Deletes unneeded checkpoints (`automl prune-checkpoints`), or unknown files (`automl gc`)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -31,7 +31,7 @@ _MAY_GO_ON = frozenset({"running", "paused"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freed:
-    """A checkpoint to delete. `what` names its model or trial for people, such as `2@6`."""
+    """A checkpoint to delete. `what` names its model or trial, such as `2@6`."""
 
     path: str
     what: str
@@ -39,20 +39,20 @@ class Freed:
 
 
 def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict[str, Any]:
-    """List or delete checkpoints that are not needed, and files that no row of the study mentions.
+    """List or delete unneeded checkpoints, and files that no row of the study mentions.
 
-    Checkpoints of paused trials, and models of `automl confirm --keep-models`, are never deleted.
+    Keeps checkpoints of paused trials and models of `automl confirm --keep-models`.
 
     Args:
-        keep: `archive` (all best models), or names of models or trials as for `automl export`; empty means `archive`.
+        keep: `archive` (all best models, the default), or names of models or trials as for `automl export`.
 
     Returns:
         Plain values: `study`, `folder`, number of `kept` checkpoints, `freed` with `path`, `what` and `bytes`,
-            `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and the trials that more budget
-            can no longer reopen (`not_reopened`).
+            `orphans` as for `automl gc`, `bytes` and number of `deleted` files of both, and trials that more budget can
+            no longer reopen (`not_reopened`).
 
     Raises:
-        StoreError: No such study or model, the study is simulated or running, or its copy elsewhere uses the folder.
+        StoreError: No such study or model, the study is simulated or running, or a copy of it uses the folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -61,7 +61,9 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
     record = load_study(store, name)
     check_not_shared(checkpoints_folder(row), store, row.id)
     kept = _kept(record, keep or (ARCHIVE,)) | checkpoints_of_others(store, row.id)
-    freed = _weighed(_freed(record, kept))
+    unneeded = _freed(record, kept)
+    sizes = sizes_of(one.path for one in unneeded)
+    freed = [replace(one, bytes=sizes.get(one.path, 0)) for one in unneeded]
     changes = _changes(record, {one.path for one in freed})
     if delete:
         with undriven(store, row) as lease:
@@ -87,7 +89,7 @@ def prune(store: Store, name: str, keep: Sequence[str], *, delete: bool) -> dict
 
 
 def _kept(record: StudyRecord, keep: Sequence[str]) -> set[str]:
-    """Return the checkpoints to keep: those that the user names, and those that would cost money to make again."""
+    """Return the checkpoints to keep: the named ones, and checkpoints that would cost money to make again."""
     paths = {one.checkpoint for one in record.confirmations}
     paths |= {trial.resume_checkpoint for trial in record.trials if trial.state in _MAY_GO_ON}
     for text in keep:
@@ -107,7 +109,7 @@ def _of_name(record: StudyRecord, text: str) -> set[str | None]:
 
 
 def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
-    """Return the files to delete that the store mentions, by trial and epoch, each once."""
+    """Return the mentioned files to delete, by trial and epoch."""
     found: dict[str, Freed] = {}
     for trial in record.started:
         for epoch in trial.epochs:
@@ -120,7 +122,7 @@ def _freed(record: StudyRecord, kept: set[str]) -> list[Freed]:
 
 
 def _changes(record: StudyRecord, freed: set[str]) -> list[Change]:
-    """Return changes of rows that remove deleted files. A trial may then continue from an earlier model."""
+    """Return the changes of rows for deleted files. A trial may then continue from an earlier model."""
     changes: list[Change] = []
     for trial in record.started:
         changes += [
@@ -144,14 +146,9 @@ def _without_checkpoint(trial: TrialRecord, freed: set[str]) -> TrialChanged:
 
 
 def _not_reopened(record: StudyRecord, changes: Iterable[Change]) -> list[int]:
-    """Return the numbers of the trials that no larger budget can reopen."""
+    """Return the trials that no larger budget can reopen."""
     ended = {one.trial_id for one in changes if isinstance(one, TrialChanged) and one.columns.get("reason") == PRUNED}
     return [trial.number for trial in record.started if trial.id in ended and trial.number is not None]
-
-
-def _weighed(freed: list[Freed]) -> list[Freed]:
-    sizes = sizes_of(one.path for one in freed)
-    return [replace(one, bytes=sizes.get(one.path, 0)) for one in freed]
 
 
 def _is_there(path: str) -> bool:
@@ -162,17 +159,17 @@ def _is_there(path: str) -> bool:
 
 
 def checkpoints_folder(row: Any) -> str:
-    """Return the path or URL of a study's checkpoint folder, from the study's row in the store."""
+    """Return the path or URL of a study's checkpoint folder."""
     checkpoints = row.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     return study_folder(str(folder), Path(row.base_folder), row.name, row.uid)
 
 
 def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tuple[str, list[Orphan]]:
-    """Return a study's checkpoint folder, and the files in it that no row mentions.
+    """Return a study's checkpoint folder, and its files that no row mentions.
 
     Raises:
-        StoreError: There is no such study, it was simulated, or its copy in another store uses the same folder.
+        StoreError: There is no such study, it was simulated, or a copy of it uses the folder.
         OSError: The object store does not answer.
     """
     row = store.require(name)
@@ -185,7 +182,7 @@ def orphans_of(store: Store, name: str, *, is_running: bool | None = None) -> tu
 
 
 def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = None) -> dict[str, Any]:
-    """List or delete files that no row of a study mentions. For arguments and errors see `orphans_of`."""
+    """List or delete files that no row of a study mentions. Raises the errors of `orphans_of`."""
     with _kept_as_it_is(store, name) if delete and is_running is None else nullcontext(is_running) as may_run:
         folder, orphans = orphans_of(store, name, is_running=may_run)
         gone = delete_orphans(orphans) if delete else []
@@ -203,7 +200,7 @@ def collect(store: Store, name: str, *, delete: bool, is_running: bool | None = 
 
 @contextmanager
 def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
-    """Yield whether ranks may still write new checkpoints. If not, no controller can start in the `with` block."""
+    """Yield whether ranks may write checkpoints. If not, no controller can start in the `with` block."""
     row = store.require(name)
     with ExitStack() as held:
         try:
@@ -216,7 +213,7 @@ def _kept_as_it_is(store: Store, name: str) -> Iterator[bool]:
 
 @contextmanager
 def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
-    """Hold a study's lease in a `with` block, so that no controller can start. Raises StoreError if one is running."""
+    """Hold a study's lease, so that no controller can start. Raises StoreError if a controller runs."""
     refuse_driven(store, row)
     lease = leases.acquire(store, row.id)
     if isinstance(lease, leases.Holder):
@@ -226,7 +223,7 @@ def undriven(store: Store, row: sa.Row[Any]) -> Iterator[leases.Lease]:
 
 
 def refuse_driven(store: Store, row: sa.Row[Any]) -> None:
-    """Raise StoreError if a controller runs a study, or waits for disk space for the study's checkpoints."""
+    """Raise StoreError if a controller runs a study, or waits for disk space."""
     with store.snapshot() as connection:
         leases.refuse_driven(connection, row.id, row.name)
     if row.state == "drained" and row.stop_reason == "storage":

@@ -1,4 +1,4 @@
-"""`automl logs`: prints the output of a trial's ranks, from the files beside the spec."""
+"""`automl logs`: reads the output of a trial's ranks from files beside the spec."""
 
 import codecs
 import os
@@ -21,7 +21,7 @@ _TRIES, _PAUSE_SECONDS = 20, 0.01
 def log_of(
     store: Store, study: str, trial: int, rank: int, *, attempt: int | None = None, seed: int | None = None
 ) -> Path:
-    """Return the file with a rank's output, by default of the latest attempt. Raises StoreError if it is missing."""
+    """Return the file with a rank's output, by default of the latest attempt. Raises StoreError if there is none."""
     row = store.require(study)
     if seed is not None and seed not in (seeds := seeds_of_trial(row.base_folder, study, trial)):
         allowed = listed(map(str, seeds)) if seeds else "none, since no training that confirmed it has logs here"
@@ -41,12 +41,12 @@ def log_of(
 
 
 def text_of(path: Path) -> Iterator[str]:
-    """Yield the stored output of a rank, oldest first."""
+    """Yield a rank's stored output, oldest first."""
     return followed(path, lambda: False)
 
 
 def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
-    """Yield output while the trial runs. Reads each file to its end, because full files are renamed."""
+    """Yield output while the trial runs. Full files are renamed, so each file is read to its end."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     with ExitStack() as opened:
         last: BinaryIO | None = None
@@ -67,7 +67,7 @@ def followed(path: Path, is_running: Callable[[], bool]) -> Iterator[str]:
 
 
 def _from(last: BinaryIO | None, path: Path) -> list[BinaryIO]:
-    """Open the files that are still to be read: the last file read, and newer files."""
+    """Open the files to read: the last one, and newer files."""
     for _ in range(_TRIES):
         newest = _opened(path)
         before = _opened(older(path))

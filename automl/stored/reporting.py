@@ -14,7 +14,7 @@ REPORT_SECONDS = 10.0  # seconds that a command waits for MLflow to store the re
 
 
 def report_path(record: StudyRecord, base_folder: Path) -> Path:
-    """Return the path of a study's report: beside local checkpoints, or in the current folder for remote ones."""
+    """Return the path of a study's report: beside local checkpoints, else below the current folder."""
     checkpoints = record.spec.get("checkpoints")
     folder = checkpoints.get("folder", ".") if isinstance(checkpoints, dict) else "."
     if is_url(str(folder)):
@@ -23,13 +23,13 @@ def report_path(record: StudyRecord, base_folder: Path) -> Path:
 
 
 def existing_report(record: StudyRecord) -> str | None:
-    """Return the path of the study's report, or None if no report was written."""
+    """Return the path of the study's report, or None if there is none."""
     path = report_path(record, Path.cwd())
     return str(path) if path.exists() else None
 
 
 def refresh(store: Store, study: str, base_folder: Path) -> bool:
-    """Update a study's copies and report. Returns True if the copies were up to date within `VIEWS_SECONDS`."""
+    """Update a study's copies and report. Returns whether the copies were up to date within `VIEWS_SECONDS`."""
     from reports.page import write_report  # loaded late, because most callers only ask for a report's path
 
     views = ViewsProcess(store.url, study)

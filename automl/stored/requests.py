@@ -1,4 +1,4 @@
-"""Requests of people to a study: stop the study, end a trial, try parameters next, change the price."""
+"""Requests to a study: stop it, end a trial, try parameters next, change the price."""
 
 import random
 import re
@@ -31,15 +31,15 @@ _NAME = re.compile(r"(q?)([0-9]{1,9})")
 
 
 def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request the end of a trial, and wait at most `wait_seconds` until the study's controller has ended it.
+    """Request the end of a trial, and wait at most `wait_seconds` until the controller has ended it.
 
-    If no controller runs, this function ends a queued trial itself.
+    Without a controller, ends a queued trial itself.
 
     Args:
-        name: The trial's number, or its place in the queue, such as `q7`.
+        name: The trial's number, or its name in the queue, such as `q7`.
 
     Returns:
-        Plain values: `study`, `trial` (number, None if never started), `name`, `state`, `reason`, `driven`, `message`.
+        Plain values: `study`, `trial` (number, or None), `name`, `state`, `reason`, `driven`, `message`.
 
     Raises:
         StoreError: There is no such study or trial, or the trial has ended.
@@ -69,7 +69,7 @@ def cancel_trial(store: Store, study: str, name: str, *, wait_seconds: float) ->
 
 
 def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
-    """Return the trial with a name. A name in the queue, such as `q7`, stays valid after the trial's start."""
+    """Return the trial with a name. A queue's name, such as `q7`, stays valid after the trial's start."""
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise StoreError(f"trial: found {name!r}, allowed: a number, or a name of the queue such as q7")
@@ -86,7 +86,7 @@ def _find(store: Store, study_id: int, study: str, name: str) -> TrialLine:
 
 
 def _end_in_queue(store: Store, study_id: int, trial: TrialLine) -> None:
-    """End a queued trial, unless a controller runs the study and ends the trial itself."""
+    """End a queued trial, unless a controller runs the study."""
     lease = leases.acquire(store, study_id)
     if isinstance(lease, leases.Holder):
         return
@@ -109,7 +109,7 @@ def _message(study: str, trial: TrialLine, *, driven: bool) -> str:
 
 
 def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any]:
-    """Request a stop with checkpoints, and wait at most `wait_seconds`. Raises StoreError for an unknown study."""
+    """Request a stop with checkpoints, and wait at most `wait_seconds`. Raises StoreError."""
     row = store.require(name)
     if not leases.request_stop(store, row.id):
         if leases.stop_waiting(store, row.id):
@@ -127,16 +127,16 @@ def stop_study(store: Store, name: str, *, wait_seconds: float) -> dict[str, Any
 
 
 def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a configuration into a study's queue. The next free slot (device) trains it.
+    """Queue a configuration, which the next free slot (device) trains.
 
     Args:
-        given: Values by name. Missing active parameters are drawn at random.
+        given: Values by name. Missing active parameters are random.
 
     Returns:
         Plain values: `study`, `name` for `automl cancel`, `params`, `world_size`, `waits` (cause and cure, or empty).
 
     Raises:
-        SpecError: A parameter is not in the space, or its value is not allowed.
+        SpecError: A parameter is unknown, or its value is not allowed.
         StoreError: There is no such study.
     """
     row = store.require(study)
@@ -153,7 +153,7 @@ def enqueue_trial(store: Store, study: str, given: Mapping[str, Any]) -> dict[st
 
 
 def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Fill missing parameters with random values. Raises SpecError if a value is unknown, inactive or out of range."""
+    """Fill missing parameters with random values. Raises SpecError for a wrong parameter or value."""
     for name in given:
         if name not in space:
             raise SpecError(f"--param {name}", (), unknown_parameter(name, space.names()))
@@ -164,7 +164,7 @@ def complete(space: Space, given: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def what_keeps_waiting(record: StudyRecord) -> str:
-    """Return why no queued trial starts, and the cure, on one line; empty if the next free device starts one."""
+    """Return why no queued trial starts, and the cure; empty if the next free device starts a queued trial."""
     resume = f"automl resume {shlex.quote(record.name)}"
     trials = record.budget.get("trials")
     if trials is not None and trials.limit is not None and trials.spent >= trials.limit:
@@ -185,8 +185,8 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
     """Set the price of a slot (device) from now on.
 
     Raises:
-        StoreError: There is no such study; the price is negative, too large for the ledger or not a number; or it is 0
-            and only a limit of dollars ends the study.
+        StoreError: There is no such study, the price is out of range, or a price of 0 would never end a study whose
+            only limit is dollars.
     """
     row = store.require(name)
     if not 0 <= usd_per_slot_hour <= MOST_PRICE:  # also refuses NaN
@@ -209,7 +209,7 @@ def set_price(store: Store, name: str, usd_per_slot_hour: float) -> dict[str, An
 def end_queued(store: Store, lease: Lease, change: TrialChanged) -> None:
     """End a trial if it is still queued. Raises LeaseLostError, without writing, if the lease is lost.
 
-    The study's revision stays the same, because its copies in other tools do not show trials that never started.
+    The study's revision stays the same, because copies in other tools do not show unstarted trials.
     """
     which = (t.trials.c.id == change.trial_id, t.trials.c.state == "queued")
     with store.engine.begin() as connection:

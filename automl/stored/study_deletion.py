@@ -1,4 +1,4 @@
-"""Deletes a study permanently: its rows, its files, and its copies in Optuna and MLflow (`automl delete`)."""
+"""`automl delete`: deletes a study's rows, files, and copies in Optuna and MLflow."""
 
 import logging
 import shlex
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doomed:
-    """Rows and files that belong only to one study, to be deleted with it."""
+    """Rows and files that belong to one study only."""
 
     study_id: int
     record: StudyRecord
@@ -40,7 +40,7 @@ class Doomed:
     files: tuple[Path, ...]
 
     def in_words(self) -> str:
-        """Return one line that describes the deletion, to ask for consent."""
+        """Describe the deletion on one line, to ask for consent."""
         parts = [plural(len(self.record.started), "trial")]
         if self.checkpoints:
             parts.append(f"{plural(len(self.checkpoints), 'checkpoint')} in {redact(str(self.folder))}")
@@ -49,7 +49,7 @@ class Doomed:
 
 
 def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
-    """List the rows and files to delete. Raises StoreError (study is running, folder shared), RunError (unreadable)."""
+    """List what to delete. Raises StoreError (study runs, folder shared) or RunError (folder unreadable)."""
     row = store.require(name)
     refuse_driven(store, row)
     record = load_study(store, name)
@@ -65,7 +65,7 @@ def doomed(store: Store, name: str, *, keep_files: bool = False) -> Doomed:
 
 
 def _check_folder(store: Store, row: sa.Row[Any]) -> None:
-    """Raise an error if a study's files may be needed by a copy of the study, or if its folder is unreadable."""
+    """Raise an error if a copy of the study may need its files, or if its folder is unreadable."""
     folder, again = checkpoints_folder(row), f"`automl delete {shlex.quote(row.name)}"
     try:
         check_not_shared(folder, store, row.id)
@@ -79,16 +79,17 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
 
 
 def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
-    """Delete a study's files and copies, then its rows, so that a failed deletion can be repeated.
+    """Delete files and copies, then rows, so that a failed deletion can be repeated.
 
-    The study's job is marked first, so that it is not queued again and the accounts keep its cost.
+    The study's job is marked first, so that it is not queued again, and accounts keep its cost.
 
     Returns:
-        Plain values: `study`, numbers of `trials`, `checkpoints` and other `files`, `views` (None or error), `message`.
+        Plain values: `study`, numbers of `trials`, `checkpoints` and other `files`, `views` (errors or None),
+            `message`.
 
     Raises:
-        StoreError: The study is running, its job or a confirming job has not ended, or a copy continued in its folder.
-        RunError: The folder cannot be read now, or a file cannot be deleted; the rows stay.
+        StoreError: The study runs, a job of it has not ended, or a copy continued in its folder.
+        RunError: The folder cannot be read, or a file cannot be deleted; the rows stay.
     """
     name, queue = what.record.name, JobQueue(store)
     job, row = queue.find(name), store.require(name)
@@ -121,7 +122,7 @@ def delete_study(store: Store, what: Doomed) -> dict[str, Any]:
 
 
 def by_hand(name: str, views: dict[str, str | None]) -> list[str]:
-    """Return one line for each copy that could not be deleted, which says how to delete the copy."""
+    """Return a line for each copy that could not be deleted, with a way to delete it."""
     how = {
         "optuna": f"optuna.delete_study(study_name={name!r}, storage=...) deletes it",
         "mlflow": f"delete the experiment {name!r} in MLflow's own pages, or its runs by the tag automl.study",
@@ -141,7 +142,7 @@ def _logs(row: sa.Row[Any], record: StudyRecord) -> list[Path]:
 
 
 def _sweep(store: Store, what: Doomed) -> list[str]:
-    """Delete leftovers of dead ranks, and empty folders, in the study's folder. Returns the remaining files."""
+    """Delete leftovers of dead ranks, and empty folders. Returns the remaining files."""
     if what.folder is None:
         return []
     orphans = find_orphans(what.folder, checkpoints_of_others(store, what.study_id), is_running=False)

@@ -1,4 +1,4 @@
-"""Explains a trial's state: the decisions with their numbers, the attempts, and the failure."""
+"""`automl explain`: a trial's decisions with their numbers, its attempts and its failure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from automl.terminal.texts import number_text, params_text, values_text
 from reports.answers_on_page import answer_lines
-from reports.parameter_figures import has_learning_rate
+from reports.parameter_figures import with_learning_rate
 from reports.phrases import interval, metric, plural, trial_reason, usd
 from studies.records.records import (
     INTERVAL,
@@ -22,14 +22,14 @@ from studies.records.records import (
 from studies.results import analysis, constraints
 
 NUMBERS_IN_WORDS = {"rank": "place", "ranks_that_go_on": "places_that_go_on"}
-"""Displayed names of a decision's numbers, since a rank is a process everywhere else. Stored names stay unchanged."""
+"""Displayed names of a decision's numbers, because a rank is a process elsewhere."""
 
 RESUMING = "resuming"
-"""Fact of an attempt: parts of its state that restarted, or could not resume. The value ends a sentence about it."""
+"""Fact of an attempt: parts of its state that could not resume. The value ends a sentence about the attempt."""
 
 
 def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return the explanation of a trial's state, in the form of `automl explain --json`."""
+    """Return the document of `automl explain --json`."""
     return {
         "study": record.name,
         "trial": trial.number,
@@ -68,7 +68,7 @@ def explain(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
-    """Return whether the trial satisfies the constraints, and its constrained metrics; empty without constraints."""
+    """Return feasibility and constrained metrics; empty without constraints."""
     if not record.constraints:
         return {}
     return {
@@ -79,7 +79,7 @@ def _feasibility(record: StudyRecord, trial: TrialRecord) -> dict[str, object]:
 
 
 def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord) -> None:
-    """Print the explanation of a trial's state for people."""
+    """Print the explanation of a trial's state."""
 
     def say(text: str, style: str = "") -> None:
         console.print(Text(text, style=style))
@@ -93,7 +93,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
         kept = f"feasible: {values_text(constraints.bounded(record, trial))}"
         violated = constraints.violations(record, trial)
         say(f"  {f'infeasible: {violated}' if violated else kept}")
-    has_rate = has_learning_rate(record, trial)
+    has_rate = trial.number in with_learning_rate(record)
     for attempt in trial.attempts:
         start = (
             f"  attempt {attempt.attempt}: {plural(attempt.world_size, 'rank')}, from epoch {attempt.start_epoch + 1}"
@@ -115,7 +115,7 @@ def print_explanation(console: Console, record: StudyRecord, trial: TrialRecord)
 
 
 def resuming_note(record: StudyRecord) -> str | None:
-    """Return a line about the first attempt that could not restore its whole state, or None if all could."""
+    """Return a line about the first attempt that could not restore its whole state, or None."""
     found = [
         (str(attempt.facts[RESUMING]), trial.number, attempt.attempt)
         for trial in record.started

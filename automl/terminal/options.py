@@ -1,4 +1,4 @@
-"""Options and argument types shared by several commands, and the connection to a service."""
+"""Shared options and argument types of commands, and the connection to a service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Number(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert a value to a number. Refuses NaN and infinity as click refuses a number out of range."""
+        """Convert a value to a number. Refuses NaN and infinity."""
         converted = super().convert(value, param, ctx)
         if not math.isfinite(converted):
             self.fail(f"found {value}, allowed: a finite number", param, ctx)
@@ -39,12 +39,12 @@ class Number(click.FloatRange):
 
 
 class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
-    """Option type: a folder of this machine, or a URL of an object store whose library is installed."""
+    """Option type: a folder, or a URL of an object store whose library is installed."""
 
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the given folder or URL, and return it unchanged."""
+        """Check the folder or URL, and return it unchanged."""
         if problem := problem_of_folder(value):
             self.fail(problem, param, ctx)
         folder = absolute_folder(value, Path.cwd())
@@ -59,7 +59,7 @@ class CheckpointsFolder(click.ParamType):  # type: ignore[type-arg]
 
 
 class _BoundOption(click.Option):
-    """An option that works only with stores or only with services, and is refused with the other."""
+    """Option that works either with stores or with services, and is refused otherwise."""
 
     is_of_service: bool
     place: str
@@ -78,13 +78,13 @@ class _BoundOption(click.Option):
 
 
 class StoreOption(_BoundOption):
-    """An option for commands on a store, which is refused on a service."""
+    """Option that is refused with `--server`."""
 
     is_of_service, place = False, "not with --server"
 
 
 class ServiceOption(_BoundOption):
-    """An option for commands on a service, which is refused on a store."""
+    """Option that is refused without `--server`."""
 
     is_of_service, place = True, "with --server only"
 
@@ -94,7 +94,7 @@ folder_type = click.Path(path_type=Path, file_okay=False)
 
 
 def complete_study(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of studies that begin with the typed text, for shell completion."""
+    """Return the studies that begin with the typed text, for shell completion."""
     from automl.stored.open_store import names_of  # loads SQLAlchemy, which no help needs
 
     return [name for name in names_of(context.params.get("store")) if name.startswith(incomplete)]
@@ -133,8 +133,11 @@ task_option_option = click.option(
     "--option", "task_options", metavar="NAME=VALUE", multiple=True,
     help="Argument of the task's constructor (task_options in a spec); repeatable.",
 )  # fmt: skip
-seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+device_option = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Kind of device; auto takes GPUs if there are any.",
+)  # fmt: skip
 backend_option = click.option(
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto", show_default=True,
     help="Library through which the ranks communicate; auto is nccl if each rank has a GPU, else gloo.",
@@ -160,7 +163,7 @@ _OTHERS = 0o077
 
 
 def connection(store: str | None = None) -> ServiceClient | None:
-    """Return the client of the service that `automl --server` names, or None if commands use a store."""
+    """Return the client of the service (`automl --server`), or None. Raises UserError if a store is named, too."""
     context = click.get_current_context(silent=True)
     server = None if context is None else context.find_root().params.get("server")
     if not server:
@@ -173,7 +176,7 @@ def connection(store: str | None = None) -> ServiceClient | None:
 
 
 def token() -> str | None:
-    """Return AUTOML_TOKEN or the token in `~/.config/automl/token`, or None. Raises UserError if others can read it."""
+    """Return AUTOML_TOKEN, or the token in `~/.config/automl/token`. Raises UserError if others can read the file."""
     if given := os.environ.get(TOKEN):
         return given.strip()
     path = Path.home() / ".config" / "automl" / "token"

@@ -1,4 +1,4 @@
-"""Output: a console for people, JSON for programs, and warnings on stderr."""
+"""Output: a console for people, JSON for programs, warnings on stderr."""
 
 import contextlib
 import json
@@ -16,10 +16,10 @@ PIPE_COLUMNS = 1000
 
 
 class SafeConsole(Console):
-    """A console that escapes control characters in texts, but keeps its own colours and cursor movements."""
+    """Console that escapes control characters in texts, but keeps its own colours and cursor movements."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a text or table with escaped control characters."""
+        """Yield segments with escaped control characters."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -28,13 +28,13 @@ class SafeConsole(Console):
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal. For a pipe or a file, the width cuts no line."""
+    """Return a console as wide as the terminal, or for pipes and files as wide as any line."""
     made = SafeConsole()
     return made if made.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=PIPE_COLUMNS)
 
 
 def warn(line: str) -> None:
-    """Print a warning on stderr, and continue."""
+    """Print a warning on stderr."""
     echo(f"warning: {line}", err=True)
 
 
@@ -44,19 +44,19 @@ def say_on_stderr(line: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print a document as one line of strict JSON, without NaN and infinity."""
+    """Print a document as one line of strict JSON."""
     echo(json.dumps(document, allow_nan=False))
 
 
 @contextlib.contextmanager
 def counted(*, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a growing number of rows on stderr if it is a terminal. The line disappears at the end of the block."""
+    """Show a number of rows on stderr if it is a terminal, until the end of the `with` block."""
     with SafeConsole(stderr=True, quiet=not shown).status("0 rows") as status:
         yield lambda rows: status.update(f"{rows} rows")
 
 
 @contextlib.contextmanager
 def only_json_on_stdout(as_json: bool) -> Iterator[None]:
-    """Divert prints of libraries and other threads to stderr if stdout is a JSON document."""
+    """Divert prints of libraries and other threads to stderr if stdout is JSON."""
     with stdout_diverted() if as_json else contextlib.nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""Shows the state of a study as figures, tables and lines for people."""
+"""Shows the state of a study as figures, tables and lines."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from studies.results import analysis
 from studies.results.recommendation import best_points, name_of
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
-"""Words for decisions that end or interrupt the training of a trial."""
+"""Decisions that end or interrupt a trial, in words."""
 LINE_SECONDS = 10.0  # seconds between progress lines where there is no terminal
 GANG_COLUMNS = ("trial", "epochs", "ranks", "slots", "since")
 LEAST_ROWS = 2  # least number of rows of each table in a low terminal
@@ -34,7 +34,7 @@ _SHORTEST_REASON = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A saved model to show: its name, such as `2@6`, and its objectives by metric."""
+    """A saved model to show, with its name, such as `2@6`, and its objectives."""
 
     name: str
     values: Mapping[str, float]
@@ -42,7 +42,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A running trial to show: recorded epochs, slots, and seconds since its start."""
+    """A running trial to show, with recorded epochs, and seconds since its start."""
 
     trial: str
     epochs: int
@@ -53,7 +53,7 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Halt:
-    """A paused, stopped or failed trial to show, with the time in seconds since 1970."""
+    """A paused, stopped or failed trial to show. `at` is in seconds since 1970."""
 
     trial: str
     what: str
@@ -64,14 +64,14 @@ class Halt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """State of a study to show, made from a running controller or from the store.
+    """State of a study to show, from a running controller or from the store.
 
     Attributes:
-        slots: Number of existing slots; None while no pool is open.
+        slots: Existing slots; None while no pool is open.
         planned: Epochs of a full training; None if unknown.
-        deadline_seconds: Seconds until dollars or hours are used up.
-        estimate_seconds: Seconds until all trials of the budget have ended, at the current pace.
-        best: Name of the best model for each objective, by expected value.
+        deadline_seconds: Time until dollars or hours are used up.
+        estimate_seconds: Time until the budget's trials have ended, at the current pace.
+        best: Name of the best model by expected value, for each objective.
         now: Seconds since 1970.
     """
 
@@ -97,7 +97,7 @@ class Picture:
 
     @property
     def figures(self) -> dict[str, str]:
-        """Return the study's figures by name. Unknown figures are empty."""
+        """Return the figures by name. Unknown figures are empty."""
         return {
             "study": f"{self.name} is {self.state}",
             "trials": self.trials,
@@ -110,12 +110,12 @@ class Picture:
 
     @property
     def line(self) -> str:
-        """Return the figures on one line, for output that is no terminal."""
+        """Return the figures on one line, for output without a terminal."""
         return "  ".join(f"{name} {value}" for name, value in self.figures.items() if value)
 
     @property
     def trials(self) -> str:
-        """Return the number of started trials, in total and by state: `3 of 14 (1 running, 2 failed)`."""
+        """Return the number of started trials: `3 of 14 (1 running, 2 failed)`."""
         limit = f" of {self.most_trials:g}" if self.most_trials is not None else ""
         states = f" ({counted(self.states)})" if self.states else ""
         return f"{len(self.states)}{limit}{states}"
@@ -127,7 +127,7 @@ class Picture:
         return f"{there} ({self.slots_note})" if there and self.slots_note else there
 
     def _best(self) -> str:
-        """Return the best value and model of each objective, without cumulative metrics, which are best at first."""
+        """Return the best value of each objective, without cumulative metrics, which are best at first."""
         best = []
         for one in self.objectives if self.archive else ():
             if one.metric not in CUMULATIVE_METRICS:
@@ -142,7 +142,7 @@ class Picture:
         return f"{usd(self.spent_usd)} of {usd(self.most_usd)}, {usd(max(self.most_usd - self.spent_usd, 0.0))} left"
 
     def _time_left(self) -> str:
-        """Return the time left: `about` at the current pace, or `at most` until money or hours are used up."""
+        """Return the time left: `about` at the current pace, or `at most` by money or hours."""
         if not self.is_running or not self.states:
             return ""
         if self.estimate_seconds < self.deadline_seconds:
@@ -151,7 +151,7 @@ class Picture:
 
 
 def picture_of(record: StudyRecord, now: float) -> Picture:
-    """Return the state to show of a stored study, at a time in seconds since 1970."""
+    """Return the state to show of a stored study. `now` is in seconds since 1970."""
     driven = record.driven or not was_left(record)
     limits = {name: line.limit for name, line in record.budget.items()}
     planned = mapping(record.spec.get("training")).get("epochs")
@@ -185,7 +185,7 @@ def was_left(record: StudyRecord) -> bool:
 
 
 def _deadline(record: StudyRecord) -> float:
-    """Return the seconds until dollars or hours are used up, at the current price of the existing slots."""
+    """Return the seconds until dollars or hours are used up, at the current price and slots."""
     price = record.charges[-1].usd_per_slot_hour if record.charges else 0.0
     usd_per_second = (record.slots_there or 0) * price / 3600
     left = {name: max(line.limit - line.spent, 0.0) for name, line in record.budget.items() if line.limit is not None}
@@ -194,7 +194,7 @@ def _deadline(record: StudyRecord) -> float:
 
 
 def _estimate(record: StudyRecord) -> float:
-    """Return the seconds until the budget's trials have ended at the current rate; infinite without a limit."""
+    """Return the seconds until the budget's trials have ended; infinite without a limit."""
     line = record.budget.get("trials")
     ended = sum(trial.state in FINISHED_STATES for trial in record.started)
     if line is None or line.limit is None or not ended:
@@ -228,7 +228,7 @@ def _halts_of(record: StudyRecord) -> list[Halt]:
 
 
 def drawn(picture: Picture, console: Console) -> RenderableType:
-    """Draw a study's state with as many rows as fit the terminal, and without empty tables."""
+    """Draw a study's state, with as many rows as fit the terminal."""
     most = max((console.height - _FIXED_LINES) // 3, LEAST_ROWS)
     names = [one.metric for one in picture.objectives]
     parts: list[RenderableType] = [_figures(picture.figures)]
@@ -246,7 +246,7 @@ def drawn(picture: Picture, console: Console) -> RenderableType:
 
 
 def gang_cells(gang: Gang, planned: int | None, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a running trial as a table row with `GANG_COLUMNS` and the objectives."""
+    """Return a running trial as a row of `GANG_COLUMNS` and objectives."""
     epochs = f"{gang.epochs}/{planned}" if planned else str(gang.epochs)
     slots, ranks = ",".join(map(str, gang.slots)), str(len(gang.slots))
     return (gang.trial, epochs, ranks, slots, duration(gang.seconds), *_texts(names, gang.values))

@@ -1,4 +1,4 @@
-"""Shows live progress of a study that any process runs: a redrawn picture in a terminal, or occasional lines."""
+"""Shows progress of a study: a redrawn picture in a terminal, or occasional lines."""
 
 import math
 import time
@@ -20,7 +20,7 @@ FRAME_SECONDS = 0.25
 
 
 class Progress:
-    """Shows a running study. Without a console, prints nothing."""
+    """Shows a running study on a console, or nothing without a console."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
@@ -42,12 +42,12 @@ class Progress:
             self._live = None
 
     def say(self, line: str) -> None:
-        """Print a line above the progress table."""
+        """Print a line above the picture."""
         if self._console is not None:
             self._console.print(Text(line))
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Show the study's progress after a commit."""
+        """Show progress after a commit."""
         if self._console is None:
             return
         self._pace.saw(machine)
@@ -64,21 +64,21 @@ class Progress:
 
 
 class Pace:
-    """Rate at which this controller ends trials. Ignores earlier controllers, which had other slots."""
+    """Rate at which this controller ends trials. Earlier controllers had other slots."""
 
     def __init__(self) -> None:
         self._ended_before: int | None = None
         self._trains_since: float | None = None
 
     def saw(self, machine: StudyMachine) -> None:
-        """Record the state after a commit. Call this after each commit, including the first."""
+        """Record the state. Call this after each commit, including the first."""
         if self._ended_before is None:
             self._ended_before = _ended(machine)
         if self._trains_since is None and machine.running:
             self._trains_since = machine.now
 
     def seconds_left(self, machine: StudyMachine) -> float:
-        """Return the estimated seconds until all trials of the budget have ended; infinite before the first end."""
+        """Return the estimated seconds until the budget's trials have ended; infinite before the first end."""
         limit, ended = machine.setup.limits.trials, _ended(machine)
         own = ended - (self._ended_before or 0)
         if limit is None or self._trains_since is None or own <= 0:
@@ -91,7 +91,7 @@ def _ended(machine: StudyMachine) -> int:
 
 
 def machine_picture(machine: StudyMachine, pace: Pace) -> Picture:
-    """Return the state to show of a study that this process runs, from the controller's state."""
+    """Return the state to show of a study that this process runs."""
     objectives, limits = machine.setup.objectives, machine.setup.limits
     started = [trial for trial in machine.trials.values() if trial.number is not None]
     why = why_ended(machine.stop_reason, machine.setup.study) if machine.finished else ""
@@ -155,7 +155,7 @@ def _slots_note(machine: StudyMachine) -> str:
 
 LOOK_SECONDS = 2.0
 GONE_SECONDS = 10.0
-"""Seconds without a controller after which the controller counts as dead. Another controller may be waiting."""
+"""Seconds after which a missing controller counts as dead. Another controller may be waiting."""
 
 
 def watch(
@@ -166,7 +166,7 @@ def watch(
     clock: Callable[[], float] = time.time,
     used: Callable[[], float] = time.thread_time,
 ) -> StudyRecord | None:
-    """Show a study until it ends. Returns None if the user leaves before. `used` returns the thread's CPU seconds."""
+    """Show a study until it ends. Returns None if the user leaves. `used` returns the thread's CPU seconds."""
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
@@ -199,19 +199,19 @@ def _until_it_ends(
 
 
 def has_ended(record: StudyRecord) -> bool:
-    """Return whether a study stays idle until it is resumed. A study that waits for disk space resumes by itself."""
+    """Return whether a study stays idle until a resume. Studies that wait for disk space resume by themselves."""
     return record.state in {"closed", "failed"} or (record.state == "drained" and record.stop_reason != "storage")
 
 
 class Lines:
-    """Prints figures that have changed, at most as often as a launch prints progress."""
+    """Prints changed figures, at most every `LINE_SECONDS`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown, self._shown_at = "", -math.inf
 
     def show(self, picture: Picture) -> None:
-        """Print the figures if they have changed and enough time has passed."""
+        """Print the figures if they are new and due."""
         if picture.line != self._shown and picture.now - self._shown_at >= LINE_SECONDS:
             self._console.print(Text(picture.line))
             self._shown, self._shown_at = picture.line, picture.now

@@ -1,4 +1,4 @@
-"""Studies and jobs of the queue in a list, one line each (`automl list`, `automl queue`)."""
+"""Lists of studies and jobs, one line each (`automl list`, `automl queue`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from studies.records.records import IMPORTED, NANO, StudyLine
 
 
 def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
-    """Return studies as plain data, in the form of `automl list --json`."""
+    """Return studies in the form of `automl list --json`."""
     return [
         {
             "study": line.name,
@@ -25,7 +25,7 @@ def rows_of(lines: Iterable[StudyLine]) -> list[dict[str, Any]]:
 
 
 def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print stored studies, one line each."""
+    """Print studies, one line each."""
     for row in rows:
         why = IMPORTED if row.get("stop_reason") == IMPORTED else ""
         state = state_text(row["study"], row["state"], driven=row["driven"], why=why)
@@ -34,7 +34,7 @@ def print_lines(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print jobs of the queue, one line each."""
+    """Print jobs, one line each."""
     if not jobs:
         echo("no study is waiting or running")
     for job in jobs:
@@ -46,7 +46,7 @@ def print_queue(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def state_of(job: Mapping[str, Any]) -> str:
-    """Describe the state of a job, with its worker, its pending request, and the reason."""
+    """Describe the state of a job, with worker, pending request and reason."""
     state = str(job["state"])
     if state == "running":
         state += f" on {job['worker']}" if job["worker"] else ""

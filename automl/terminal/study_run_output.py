@@ -1,10 +1,10 @@
-"""Runs a study in the terminal: live progress, trial events as lines, the final summary, and the exit code."""
+"""Runs a study in the terminal, with progress, log, summary and exit code."""
 
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from studies.storage.writing.changes import Decided
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
-    """Output options while a study runs. `as_json`: stdout has only the summary. `quiet`: only warnings and errors."""
+    """Output options while a study runs. With `as_json`, stdout has only the summary."""
 
     as_json: bool = False
     quiet: bool = False
@@ -40,14 +40,14 @@ class Talk:
     log_file: Path | None = None
 
     def check(self) -> None:
-        """Raise UserError for contradictory options, or a log file that cannot be written."""
+        """Raise UserError for contradictory options or an unwritable log file."""
         if self.quiet and self.verbose:
             raise UserError("--quiet and --verbose exclude each other. Pass one of them")
         check_log_file(self.log_file)
 
 
 def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
-    """Run a study with live progress, print its summary, and exit with its exit code."""
+    """Run a study with progress, print its summary, and exit with its exit code."""
     talk.check()
     terminal = None if talk.as_json or talk.quiet else console()
     # Ray prints on stdout from its own thread when a worker dies.
@@ -69,7 +69,7 @@ def drive_in_terminal(drive: Callable[[Watcher], Outcome], talk: Talk) -> None:
 
 
 def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None:
-    """Print the summary of an ended study, and why the exit code is 3 if no trial is complete."""
+    """Print the summary of an ended study, and the reason for exit code 3."""
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
         if all(trial.state == "failed" for trial in record.trials):
@@ -108,7 +108,7 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def exit_code_of(record: StudyRecord) -> int:
-    """Return the exit code for the state in which a study ended."""
+    """Return the exit code of an ended study."""
     if record.state == "failed":
         return FAILED
     if record.state == "drained":
@@ -124,7 +124,7 @@ class LogFileError(UserError):
 
 
 def check_log_file(path: Path | None) -> None:
-    """Raise LogFileError if the log file cannot be written, before the study starts."""
+    """Raise LogFileError if the log file cannot be written."""
     if path is None:
         return
     allowed = "a file that can be written to, in a folder that exists"
@@ -140,7 +140,7 @@ def check_log_file(path: Path | None) -> None:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that logs a line. A full disk ends the log with a warning, but not the study."""
+    """Yield a function that logs a line. A full disk ends the log, but not the study."""
     if path is None:
         yield lambda _line: None
         return
@@ -157,7 +157,7 @@ def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 class _Handler(logging.Handler):
-    """Logging handler that writes records and lines to a file. Records also go to stderr as usual."""
+    """Logging handler that also writes records and lines to a file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.WARNING)
@@ -165,12 +165,12 @@ class _Handler(logging.Handler):
         self._is_open = True
 
     def write(self, line: str) -> None:
-        """Append a line with the time, and with escaped control characters."""
+        """Append a line with the time and escaped control characters."""
         if not self._is_open:
             return
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
-            with self.lock or _nothing(), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            with self.lock or nullcontext(), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{now}  {escaped(line)}\n")
         except OSError as error:
             self._is_open = False
@@ -182,16 +182,11 @@ class _Handler(logging.Handler):
             logging.lastResort.handle(record)
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 LOOK_SECONDS = 0.5  # least seconds between scans of all trials
 
 
 class Chronicle:
-    """Prints when trials start, pause, stop, end or fail, and from time to time the figures of the study."""
+    """Prints when trials start, pause, stop, end or fail, and every `LINE_SECONDS` the figures of the study."""
 
     def __init__(
         self, write: Callable[[str], None], *, with_figures: bool, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""Prints the summary of `automl status` and `automl launch`, and tables of trials and best models."""
+"""Prints the summary of `automl status` and `automl launch`, and tables of trials and models."""
 
 import shlex
 import time
@@ -29,7 +29,7 @@ from trainers.protocol import ParameterValue
 
 
 def print_summary(console: Console, record: StudyRecord, *, report: str | None) -> None:
-    """Print state, counts, money and best values of a study, its running trials and its best models."""
+    """Print a study's state, money and best values, its running trials and best models."""
     picture = picture_of(record, time.time())
     rows = [
         *(("recommended" if not place else "", line) for place, line in enumerate(recommendation_lines(record))),
@@ -61,7 +61,7 @@ def print_summary(console: Console, record: StudyRecord, *, report: str | None) 
 
 
 def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]:
-    """Return the summary as JSON values: `analysis.summary`, `recommendation`, `baselines` and `never_tried`."""
+    """Return `analysis.summary` with `recommendation`, `baselines` and `never_tried`."""
     found = recommended(record)
     plain = None if found is None else analysis.jsonable(found.plain())
     compared = {"baselines": [one.plain() for one in baselines(record)], "never_tried": never_tried(record)}
@@ -70,7 +70,7 @@ def document_of(record: StudyRecord, *, report: str | None) -> dict[str, object]
 
 
 def _slots(record: StudyRecord) -> str:
-    """Return the number of existing slots, and the most that a cluster's autoscaler may provide."""
+    """Return the existing slots, and the most that an autoscaler may add."""
     if record.most_slots is None or record.slots_there is None or not record.driven:
         return ""
     there = f"{record.slots_there} of up to {record.most_slots} are there"
@@ -96,7 +96,7 @@ def _first_failure(record: StudyRecord) -> str:
 
 
 def _views(record: StudyRecord) -> str:
-    """Return a note on late copies in Optuna and MLflow. While a study runs, only failed copies count as late."""
+    """Return a note on late copies. While a study runs, only failed copies count as late."""
     follows = record.state == "running" and record.driven
     late = [one for one in record.views if one.behind and (one.error or not follows) and not record.not_trained_here]
     return f"{late_views_text(late)}; see automl sync {shlex.quote(record.name)}" if late else ""
@@ -113,7 +113,7 @@ def _constraints(record: StudyRecord) -> str:
 
 
 def _violation(bound: Bound, trials: Sequence[TrialRecord]) -> str:
-    """Describe how often trials violate a bound, with the latest violating value, never rounded to the bound."""
+    """Describe the violations of a bound, with the latest value, never rounded to the bound."""
     value = value_of(bound, trials[-1].epochs[-1].metrics)
     was, limit = value_in_words(bound.metric, value), value_in_words(bound.metric, bound.bound)
     if was == limit:
@@ -144,7 +144,7 @@ _HEADINGS = {"world_size": "ranks", "cost_usd": "paid"}  # headings of columns w
 
 
 def print_trials(console: Console, record: StudyRecord, trials: Sequence[TrialRecord] | None = None) -> None:
-    """Print all or some trials in order, then baselines. A narrow terminal shows no payments and parameters."""
+    """Print all or some trials, then baselines. A narrow terminal shows no payments and parameters."""
     trials = (*record.started, *record.enqueued) if trials is None else trials
     names = ["trial", "state", "epochs", "world_size", *(f"values.{one.metric}" for one in record.objectives)]
     names += [*(["confirmed"] if record.confirmations else []), *(["feasible"] if record.constraints else [])]
@@ -183,12 +183,12 @@ def _heads(names: Sequence[str]) -> list[str]:
 
 
 def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the width in characters of a table with these headings and cells, including the margin."""
+    """Return the width of a table in characters, including the margin."""
     return sum(max(map(len, column)) + COLUMN_GAP for column in zip(names, *rows, strict=True)) + 2
 
 
 def print_running(console: Console, record: StudyRecord, picture: Picture) -> None:
-    """Print the running trials, or the trials that ran when their controller died. May print nothing."""
+    """Print the running trials, or the trials that ran when their controller died, if there are any."""
     if not picture.gangs:
         return
     title = "trials that ran when their controller died" if record.is_abandoned else "running trials"
@@ -214,7 +214,7 @@ MOST_ROWS = 12
 
 
 def print_archive(console: Console, record: StudyRecord) -> None:
-    """Print the best models, the recommended model first, then the baselines. Prints nothing without models."""
+    """Print the best models, the recommended model first, then the baselines."""
     points = ranked_points(record, analysis.archive(record))
     if not points:
         return
@@ -251,7 +251,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
 
 
 def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
-    """Return a table of the confirmed models' metrics beside the values that the search measured."""
+    """Return a table of confirmed metrics and the values that the search measured."""
     title = Text(
         f"{confirmed['study']}: each point with {plural(confirmed['seeds'], 'fresh seed')}", style="table.title"
     )
@@ -265,14 +265,7 @@ def confirmed_table(confirmed: Mapping[str, Any]) -> Table:
                 f"{row['trial']}@{row['epoch']}" if number == 0 else "",
                 name,
                 value_in_words(name, saw),
-                _cell(name, row["validation"].get(name)),
-                _cell(name, row["test"].get(name)),
+                *(confirmed_value({"metrics": row[part]}, name) for part in ("validation", "test")),
             )
             made.add_row(*map(Text, cells))
     return made
-
-
-def _cell(name: str, spread: Mapping[str, Any] | None) -> str:
-    if spread is None:
-        return ""
-    return confirmed_value({"metrics": {name: spread}}, name)

@@ -1,4 +1,4 @@
-"""Formats values, states and causes as texts of one line."""
+"""Formats values, states and causes as one line."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,23 +10,23 @@ LONGEST_CAUSE = 160
 
 
 def number_text(value: float | None) -> str:
-    """Format a number with five significant digits; None becomes an empty text."""
+    """Format a number with five significant digits; None becomes ""."""
     return "" if value is None else f"{value:.5g}"
 
 
 def values_text(values: Mapping[str, float]) -> str:
-    """Format metrics with their values, such as `val_error 3.1 %, cost_usd $0.0004`."""
+    """Format metrics, such as `val_error 3.1 %, cost_usd $0.0004`."""
     return ", ".join(f"{name} {value_in_words(name, value)}" for name, value in values.items())
 
 
 def params_text(params: Mapping[str, object]) -> str:
-    """Format parameters with their values. Omits the world size, which tables show as ranks."""
+    """Format parameters without the world size, which tables show as ranks."""
     shown = {name: number_text(value) if isinstance(value, float) else value for name, value in params.items()}
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
 
 
 def late_views_text(late: Sequence[ViewRecord]) -> str:
-    """Return `the view of MLflow (the cause) is not up to date yet`, for each late copy."""
+    """Return `the view of MLflow (the cause) is not up to date yet` for the late copies."""
     causes = [f" ({_without_middle(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
     names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
     subject, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
@@ -34,11 +34,11 @@ def late_views_text(late: Sequence[ViewRecord]) -> str:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the text on one line of at most `columns` characters. An ellipsis marks a cut."""
+    """Return the text as one line of at most `columns` characters. An ellipsis marks a cut."""
     line = " ".join(text.split())
     return line if len(line) <= columns else line[: max(columns - 1, 0)] + "…"
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Shorten an error by its middle, since its class is at the beginning and the first cause at the end."""
+    """Cut the middle of an error: its class is at the beginning, the first cause at the end."""
     return text if len(text) <= most else f"{text[: most // 3]} … {text[-(most - most // 3 - 3) :]}"

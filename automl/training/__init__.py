@@ -1,1 +1,1 @@
-"""Single trainings: the commands `automl train` and `automl compare`."""
+"""Single trainings: `automl train` and `automl compare`."""

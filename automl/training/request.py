@@ -1,4 +1,4 @@
-"""Arguments of `automl train` and `automl compare`, checked before anything runs."""
+"""Arguments of `automl train` and `automl compare`, and their checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from trainers.trainer_options import TRAINER_PARAMETERS, clashes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A task with its parameters, and this machine's slots (devices). `options` are arguments of its constructor."""
+    """A task with its parameters, and this machine's slots (devices). `options` are the constructor's arguments."""
 
     task: str
     options: Mapping[str, Any]
@@ -39,11 +39,11 @@ class Asked:
         return isinstance(self.trainable, TrainingFunction)
 
     def value(self, name: str) -> Any:
-        """Return a parameter of the trainer: the value that the user gave, or the default."""
+        """Return a trainer parameter, as given or by default."""
         return self.params.get(name, TRAINER_PARAMETERS[name].default)
 
     def spec(self, params: Mapping[str, Any], *, epochs: int, world_size: int, seed: int, **other: Any) -> TrialSpec:
-        """Return the settings of a trial that trains this task."""
+        """Return the settings of a trial."""
         return TrialSpec(
             study="train",
             trial=0,
@@ -60,7 +60,7 @@ class Asked:
         )
 
     def crowded(self, world_size: int) -> str:
-        """Return a warning if there are more ranks than slots (devices), else ""."""
+        """Return a warning for more ranks than slots (devices), else ""."""
         slots = self.places.slots
         if world_size <= slots:
             return ""
@@ -82,7 +82,7 @@ def training_spec(
     checkpoint_every: float = 60.0,
     metric: str = "val_loss",
 ) -> dict[str, Any]:
-    """Return the spec, as a mapping, of a study that trains these parameters once."""
+    """Return the spec of a study that trains these parameters once, as a mapping."""
     slots = params.get("world_size", 1)
     return {
         "study": name,
@@ -114,22 +114,18 @@ def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> N
 
 
 def check_backend(group: GroupOptions, places: AvailableSlots, ranks: int) -> None:
-    """Raise SpecError if the ranks cannot use the requested backend on this machine's slots."""
+    """Raise SpecError if the ranks cannot use the requested backend here."""
     if problem := group.problem(places.device, ranks=ranks, devices=places.slots):
         raise SpecError("--backend", (), problem)
 
 
 def asked_for(task: str, given: Sequence[str], *, task_options: Sequence[str], device: str) -> Asked:
-    """Read and check the command line. Raises SpecError for a wrong value, TaskLoadError for a missing task."""
+    """Read the command line. Raises SpecError for a wrong value, TaskLoadError for a missing task."""
     params = read_params(given)
     options = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     found = load_trainable(task, options, _python_path(task))
     if isinstance(found, Command):
-        raise SpecError(
-            task,
-            (),
-            "only a study can run a shell command. Name a task or a training function",
-        )
+        raise SpecError(task, (), "only a study can run a shell command. Name a task or a training function")
     check_params(params, None if isinstance(found, TrainingFunction) else parameters_of(found))
     try:
         places = find_slots(device, 1, None)
@@ -148,9 +144,9 @@ def _python_path(task: str) -> tuple[str, ...]:
 
 
 def check_params(params: Mapping[str, Any], own: Sequence[str] | None) -> None:
-    """Raise SpecError if a parameter is unknown, or a parameter of the trainer is out of range.
+    """Raise SpecError for an unknown parameter, or a trainer parameter out of range.
 
-    A training function (`own` is None) accepts any parameters, but the trainer checks its number of ranks.
+    A training function (`own` is None) accepts any parameters; only its `world_size` is checked.
     """
     for name, value in params.items():
         if own is None and name != "world_size":

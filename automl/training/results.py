@@ -1,4 +1,4 @@
-"""Formats progress and results of a single training, as lines and as a document."""
+"""Formats progress and results of a single training."""
 
 import contextlib
 import json
@@ -22,13 +22,13 @@ _LOSSES = ("train_loss", "val_loss")
 
 
 def rank_line(rank: int, device: str, samples: int, of_samples: int) -> str:
-    """Return a line with a rank's device and, if known, its share of the data, to print before the first step."""
+    """Return a line with a rank's device and, if known, its share of the data."""
     shares = f", {samples} of {of_samples} samples in a pass over the data" if of_samples else ""
     return f"rank {rank}: {device}{shares}"
 
 
 def epoch_line(epoch: int, metrics: Mapping[str, float], seconds: float) -> str:
-    """Return a line with an epoch's losses and the task's own metrics. The JSON document has all metrics."""
+    """Return a line with an epoch's losses and the task's own metrics."""
     own = without_errors(metrics).items()
     named = {name: value for name, value in own if name in _LOSSES or name not in OUR_METRICS}
     return f"epoch {epoch:3}  {_figures(named)}  {seconds:.3f} s"
@@ -40,7 +40,7 @@ def _figures(metrics: Mapping[str, float]) -> str:
 
 
 def shares_of(facts: Mapping[str, Any], world_size: int) -> dict[str, int]:
-    """Return how many samples each rank trains on in one pass over the data."""
+    """Return each rank's number of samples in one pass over the data."""
     samples, batch = facts["samples"], facts["effective_batch"]
     ranks = range(world_size)
     return {str(rank): samples_of_rank(samples, batch, rank=rank, world_size=world_size) for rank in ranks}
@@ -56,7 +56,7 @@ def document(
     trace: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the description of a training that `automl train --json` prints."""
+    """Return the document of `automl train --json`."""
     named = ("effective_batch", "reference_batch", "base_learning_rate", "scaled_learning_rate", "lr_scaling",
              "model_parameters", "start_epoch")  # fmt: skip
     return {
@@ -84,7 +84,7 @@ def _profile(trace: str) -> dict[str, Any] | None:
 
 
 def summary_lines(result: Mapping[str, Any], source: str) -> list[str]:
-    """Return the results of a training as lines for the terminal."""
+    """Return a training's results as lines for the terminal."""
     per_rank = ", ".join(f"{rank}: {samples}" for rank, samples in result["samples_per_rank"].items())
     last = result["epochs"][-1]["metrics"] if result["epochs"] else {}
     judged = {name: value for name, value in last.items() if name == "val_loss" or name not in OUR_METRICS}
@@ -117,7 +117,7 @@ def _profile_lines(profile: Mapping[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def training_errors(as_json: bool) -> Iterator[None]:
-    """Print a failed training's main error line, and keep the ranks' output out of a JSON document."""
+    """Print a failed training's error and exit. With `as_json`, keep the ranks' output out of stdout."""
     try:
         with only_json_on_stdout(as_json):
             yield

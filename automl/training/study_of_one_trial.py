@@ -1,4 +1,4 @@
-"""Runs a single training on this machine as a study of one trial, as a service does."""
+"""Runs a single training on this machine as a study of one trial."""
 
 import re
 import time
@@ -48,7 +48,7 @@ def train_as_study(
     warn: Callable[[str], None],
     **options: Any,
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train a task once. Returns a document (None if it did not start) and an exit code, or raises an error."""
+    """Train a task once. Returns a document (None if nothing started) and an exit code."""
     params = read_params(given)
     if is_spec_file(task):
         form, facts, here = _of_spec(task, params, name, **options), None, Path(task).absolute().parent
@@ -92,7 +92,7 @@ def _of_task(
 def _of_spec(
     path: str, params: Mapping[str, Any], name: str | None, *, epochs: int | None, usd: float | None, **options: Any
 ) -> dict[str, Any]:
-    """Return a one-trial study of a spec, with the spec's first trial or a random trial, and these parameters."""
+    """Return a study of one trial: the spec's first or a random trial, with these parameters."""
     form = spec_to_mapping(load_spec(path))
     first: dict[str, Any] = next(iter(form["search"]["first_trials"]), {})
     form["training"] |= {"epochs": epochs} if epochs is not None else {}
@@ -109,7 +109,7 @@ def _of_spec(
 
 
 def _metric(facts: TaskFacts) -> str:
-    """Return a metric that the trial is known to measure, or `cost_usd`, which every trial has."""
+    """Return a metric that the trial certainly measures."""
     if facts.metrics is not None:
         return "val_loss"
     return quality_of(facts) if facts.reported else "cost_usd"
@@ -118,7 +118,7 @@ def _metric(facts: TaskFacts) -> str:
 def _chosen(spec: StudySpec, *, is_named: bool, resume: bool) -> tuple[str, bool]:
     """Return the name of the study to run, and whether it exists.
 
-    With `resume`, the latest study with the same settings continues. Otherwise the given or the next name is used.
+    With `resume`, returns the latest study with the same settings, otherwise the given or the next free name.
     """
     if not exists(spec.store):
         return spec.study, False
@@ -141,7 +141,7 @@ def _number(study: str, name: str) -> int:
 
 
 class _Lines:
-    """Prints each rank's device and data when it begins to train, and each epoch when it is stored."""
+    """Prints each rank's device and data at its start, and each epoch when it is stored."""
 
     def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
         self._prepared, self._say = prepared, say
@@ -150,7 +150,7 @@ class _Lines:
         self._attempt, self._epochs = 0, -1
 
     def on_commit(self, machine: StudyMachine) -> None:
-        """Print new lines after a commit. The controller knows only the last epoch, so others come from the store."""
+        """Print new lines. Epochs come from the store, because the controller knows only the last epoch."""
         trial = next((one for one in machine.trials.values() if one.number == 0), None)
         if trial is None or self._seen == (trial.attempts, trial.epochs_done):
             return

@@ -1,4 +1,4 @@
-"""Runs one rank of a training under torchrun, without study, Ray or store. Rank 0 prints and writes checkpoints."""
+"""Runs one rank of a training under torchrun, without study, Ray or store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train_under_torchrun(
     diagnostics: Diagnostics,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """Train as one rank. Returns the training's document on rank 0, else None. Raises SpecError or TrainingError."""
+    """Train as one rank. Returns the document on rank 0, else None. Raises SpecError or TrainingError."""
     from trainers.local.local_training import train_locally
     from trainers.ranks.rendezvous import presence_in_environment
 
@@ -125,7 +125,7 @@ class _Diary:
 
 
 def _last(folder: str, epochs: int) -> str | None:
-    """Return the checkpoint to continue from, or None. Every rank looks for the checkpoint before any rank trains."""
+    """Return the checkpoint to continue from, or None. Raises SpecError if it has all epochs."""
     from trainers.checkpoints.checkpoint import epoch_of, latest_checkpoint
 
     found = latest_checkpoint(folder)

@@ -1,4 +1,4 @@
-"""Runs the same training at several world sizes, and compares speed and cost (`automl compare`)."""
+"""`automl compare`: runs a training at several world sizes, and compares speed and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MOST_EFFICIENCY = 1.15
-"""Efficiency above which a comparison must have been disturbed; caches give slightly more than 1."""
+"""Efficiency above which a training must have been disturbed. Caches give slightly more than 1."""
 
 
 def compare(
@@ -39,7 +39,7 @@ def compare(
     usd_per_slot_hour: float | None = None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train the same steps at each world size, one after the other, and compare speed and cost.
+    """Train the same steps at each world size, and compare speed and cost.
 
     The effective batch is constant: each pass has `batch_per_rank` samples, and fewer ranks accumulate more passes. So
     only the number of passes and communication differ. Medians of several epochs leave out the first, as a warm-up.
@@ -85,7 +85,7 @@ def compare(
 
 
 def too_inefficient(compared: Mapping[str, Any], least: float) -> str:
-    """Return one line with the world sizes whose efficiency is below a limit, or ""."""
+    """Return a line with the world sizes below an efficiency, or ""."""
     poor = [
         f"{row['efficiency']:.2f} at world size {row['world_size']}"
         for row in compared["world_sizes"]
@@ -123,7 +123,7 @@ def _rows(
 
 
 def _too_quick(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Warn of implausible figures, which occur for example if another program ran during the first training."""
+    """Return a warning about an impossible efficiency, or ""."""
     for row in rows:
         if row["efficiency"] > _MOST_EFFICIENCY:
             return (
@@ -165,7 +165,7 @@ def _measured(history: Sequence[Measurement], world_size: int, usd_per_slot_hour
 
 
 def table(compared: Mapping[str, Any]) -> Table:
-    """Return the comparison as a table for people."""
+    """Return the comparison as a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

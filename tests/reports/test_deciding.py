@@ -18,7 +18,7 @@ from reports.expected import savings, savings_lines
 from reports.figures import hypervolume, hypervolume_in_words
 from reports.gallery import figures_of_page
 from reports.page import render, write_report
-from reports.parameter_figures import BANDS, has_learning_rate, learning_rates, parallel_coordinates, surface
+from reports.parameter_figures import BANDS, learning_rates, parallel_coordinates, surface, with_learning_rate
 from reports.phrases import NOTHING
 from reports.recommending import last_quarter_in_words
 from studies.records.records import (
@@ -318,7 +318,7 @@ def test_trials_without_a_learning_rate_of_their_own_are_not_drawn_by_it() -> No
     chosen = study.started[taken.point.trial]
     trees = replace(chosen, params={name: one for name, one in chosen.params.items() if name != "learning_rate"})
     mixed = replace(study, trials=tuple(trees if one is chosen else one for one in study.trials))
-    assert not has_learning_rate(mixed, trees)
+    assert trees.number not in with_learning_rate(mixed)
     found: Any = learning_rates(mixed, recommended(mixed))
     assert not any(f"trial {chosen.number} " in text for trace in found["data"] for text in trace.get("text", []))
     early = {row.trial: row.early for row in content.archive_rows(mixed, analysis.archive(mixed))}
