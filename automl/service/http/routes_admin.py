@@ -19,7 +19,7 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 
 
 async def admin_context(request: Request) -> ServiceContext:
-    """Return the service if the caller is an admin. Raises ForbiddenError for others."""
+    """Return the service. Raises ForbiddenError unless the caller is an admin."""
     if not identity_of(request).is_admin:
         raise ForbiddenError("role: only an admin may do this")
     return context_of(request)
@@ -62,7 +62,7 @@ def list_tokens(context: AdminContext) -> list[dict[str, Any]]:
 
 @router.post("/tokens", tags=["access"], status_code=201)
 def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
-    """Create a token, which is shown only in this answer; admins only."""
+    """Create a token, shown only in this answer; admins only."""
     token, line = access_tokens.create(
         context.store, name=body.name, user=body.user, project=body.project, role=body.role, days=body.days
     )
@@ -71,7 +71,7 @@ def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
 
 @router.delete("/tokens/{token_id}", tags=["access"])
 def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
-    """Revoke a token; the last admin's token cannot be revoked. Admins only."""
+    """Revoke a token, except the last admin's; admins only."""
     try:
         return asdict(access_tokens.revoke(context.store, token_id))
     except access_tokens.LastAdminError as error:

@@ -23,7 +23,7 @@ def uploads_of(request: Request) -> Uploads:
 
 
 def writable_uploads(request: Request) -> Uploads:
-    """Return the uploads of the caller's project. Raises ForbiddenError if the caller may only read."""
+    """`uploads_of` for callers that may write. Raises ForbiddenError for others."""
     if identity_of(request).role == "viewer":
         raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
     return uploads_of(request)
@@ -31,7 +31,7 @@ def writable_uploads(request: Request) -> Uploads:
 
 ReadOnly = Annotated[Uploads, Depends(uploads_of)]
 Writable = Annotated[Uploads, Depends(writable_uploads)]
-FileName = Annotated[str, Query(description="Name of the file, as tasks of the project read it.")]
+FileName = Annotated[str, Query(description="Name under which tasks of the project read the file.")]
 
 
 @router.get(UPLOADS, tags=["uploads"])
@@ -42,7 +42,7 @@ def list_uploads(uploads: ReadOnly) -> list[dict[str, Any]]:
 
 @router.post(UPLOADS, tags=["uploads"], status_code=201, openapi_extra=_ANY_BYTES)
 async def upload(request: Request, uploads: Writable, name: FileName) -> dict[str, Any]:
-    """Save the request's body as a file of your project. Status 413 if the project's files become too large."""
+    """Save the request's body as a file of your project. Status 413 if the project has too little room."""
     announced = request.headers.get("content-length", "")
     length = int(announced) if announced.isdecimal() else None
     try:
