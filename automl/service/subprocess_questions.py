@@ -90,8 +90,9 @@ def answer_of(
 
 
 _ERRORS: dict[int, type[Exception]] = {
-    _USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError,
+    _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError, _USER: UserError, _RUN: RunError,
 }  # fmt: skip
+"""Errors by exit code; the first match counts."""
 
 
 @contextmanager
@@ -99,14 +100,8 @@ def telling() -> Iterator[None]:
     """Turn an error in the `with` block into one line on stderr and an exit code."""
     try:
         yield
-    except StoreAwayError as error:
-        _end(error, _STORE_AWAY)
-    except TooLargeError as error:
-        _end(error, _TOO_LARGE)
-    except UserError as error:
-        _end(error, _USER)
-    except RunError as error:
-        _end(error, _RUN)
+    except tuple(_ERRORS.values()) as error:
+        _end(error, next(code for code, kind in _ERRORS.items() if isinstance(error, kind)))
     except DBAPIError as error:
         if not is_away(error):
             raise

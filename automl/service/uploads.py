@@ -53,15 +53,10 @@ def checked_name(name: str) -> str:
 
 
 class Uploads:
-    """The uploaded files of a project."""
+    """The uploaded files of a project, of at most `most_bytes` in total."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most_bytes = folder, most_bytes
-
-    @property
-    def most_bytes(self) -> int:
-        """Return the largest total size of the project's files in bytes."""
-        return self._most_bytes
+        self._folder, self.most_bytes = folder, most_bytes
 
     def listed(self) -> list[Upload]:
         """Return the uploaded files, sorted by name."""
@@ -95,7 +90,7 @@ class Uploads:
                 async for chunk in chunks:
                     if chunk:
                         await asyncio.to_thread(self._write, file, chunk, name)
-            await asyncio.to_thread(_check, part, name, self._most_bytes)
+            await asyncio.to_thread(_check, part, name, self.most_bytes)
             stat = await asyncio.to_thread(self._put, part, target)
         finally:
             with suppress(FileNotFoundError):
@@ -124,8 +119,8 @@ class Uploads:
         if files > MOST_FILES:
             raise TooLargeError(f"uploads: the project has {files} files already, its limit. Delete some files")
         used = sum(stat.st_size for _, stat in there)
-        if used + more > self._most_bytes:
-            most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
+        if used + more > self.most_bytes:
+            most, kept = size_in_bytes(self.most_bytes), size_in_bytes(used)
             raise TooLargeError(f"uploads: the project already uses {kept} of its {most}. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:

@@ -28,14 +28,11 @@ LOCAL_PROJECT = "local"  # project of this machine's users without a token
 
 def local_identity() -> Identity:
     """Return this process's user as an admin, because the store belongs to this user."""
-    return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
-
-
-def _local_user() -> str:
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers
-        return "local"
+        user = "local"
+    return Identity(user=user, project=LOCAL_PROJECT, role="admin")
 
 
 Scope = MutableMapping[str, Any]

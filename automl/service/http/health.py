@@ -17,7 +17,6 @@ from studies.storage.schema.engine import clock_of
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 WINDOW_SECONDS = 60.0  # seconds over which rates are measured
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -101,4 +100,4 @@ def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
 @router.get("/metrics", tags=["health"])
 def metrics(request: Request, context: Annotated[ServiceContext, Depends(admin_context)]) -> Response:
     """Return figures for Prometheus; admins only."""
-    return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE)
+    return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE_LATEST)

@@ -139,9 +139,6 @@ class RotationBody(Body):
     grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours until the old token ends.")
 
 
-AccountKindName = Literal["user", "project"]
-
-
 Filled = TypeVar("Filled", bound=Body)
 
 

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from automl.service.http.context import ServiceContext, context_of, identity_of, service_of, studies_of
-from automl.service.http.request_bodies import AccountKindName, LimitBody, Name, RotationBody, TokenBody
+from automl.service.http.request_bodies import LimitBody, Name, RotationBody, TokenBody
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.team_studies import TeamStudies, plain_account
 from studies.queueing import access_tokens
+from studies.queueing.accounts import AccountKind
 from studies.queueing.job_queue import JobQueue
 from studies.storage.schema.engine import StoreError
 
@@ -48,7 +49,7 @@ def accounts(studies: Studies) -> list[dict[str, Any]]:
 
 
 @router.put("/accounts/{kind}/{name}", tags=["money"])
-def set_limit(studies: Studies, kind: AccountKindName, name: Name, body: LimitBody) -> list[dict[str, Any]]:
+def set_limit(studies: Studies, kind: AccountKind, name: Name, body: LimitBody) -> list[dict[str, Any]]:
     """Limit the spending of a user or a project over all studies; admins only."""
     studies.set_limit(kind, name, body.usd)
     return accounts(studies)

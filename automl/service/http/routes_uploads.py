@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.requests import ClientDisconnect
 
-from automl.service.http.context import context_of, identity_of
+from automl.service.http.context import context_of, identity_of, studies_for
 from automl.service.http.gate import UPLOADS
-from automl.service.http_errors import ForbiddenError
 from automl.service.uploads import Uploads
 from search_spaces.messages import UserError
 
@@ -24,8 +23,7 @@ def uploads_of(request: Request) -> Uploads:
 
 def writable_uploads(request: Request) -> Uploads:
     """`uploads_of` for callers that may write. Raises ForbiddenError for others."""
-    if identity_of(request).role == "viewer":
-        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
+    studies_for(request).check_may_write()
     return uploads_of(request)
 
 

@@ -52,9 +52,8 @@ def bare_app(context: ServiceContext) -> FastAPI:
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
-    for routes in (routes_studies, routes_admin, health):
+    for routes in (routes_studies, routes_admin, health, routes_uploads):
         app.include_router(routes.router, responses=_RESPONSES)
-    app.include_router(routes_uploads.router, responses=_RESPONSES)
     for routes in (page_routes, submit_pages, mlflow_proxy):
         app.include_router(routes.router)
     optuna_mount.mount(app)

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from a2wsgi import WSGIMiddleware
@@ -26,7 +27,6 @@ from automl.service.pages.rendering import PageRoute, to
 from automl.service.team_studies import TeamStudies
 from studies.queueing import job_rows
 from studies.queueing.access_tokens import Identity
-from studies.storage.study_store import Store
 from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
 
@@ -200,28 +200,22 @@ class OptunaDashboard:
         with self._making:
             if project not in self._projects:
                 self._storage = self._storage or open_storage(self._context.store.url)
-                visible = _Visible(self._context.store, project)
-                storage = ProjectStorage(self._storage, visible, self._ids)
+                storage = ProjectStorage(self._storage, partial(self._visible, project), self._ids)
                 dashboard: Any = optuna_dashboard_of(storage)
                 application: Any = WSGIMiddleware(dashboard, workers=_THREADS)
                 self._projects[project] = storage, application
             return self._projects[project]
 
+    def _visible(self, project: str | None) -> Container[str]:
+        if project is None:
+            return _All()
+        with self._context.store.snapshot() as connection:
+            return job_rows.names(connection, project)
+
 
 class _All:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
-
-
-class _Visible:
-    def __init__(self, store: Store, project: str | None) -> None:
-        self._store, self._project = store, project
-
-    def __call__(self) -> Container[str]:
-        if self._project is None:
-            return _All()
-        with self._store.snapshot() as connection:
-            return job_rows.names(connection, self._project)
 
 
 def mount(app: FastAPI) -> None:

@@ -25,7 +25,7 @@ from search_spaces.messages import RunError, UserError, found
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import OVER
-from studies.records.records import StudyRecord, TrialRecord
+from studies.records.records import StudyRecord
 from studies.spec.spec_errors import SpecError
 from trainers.commands.command import COMMAND
 
@@ -161,15 +161,11 @@ def trial_page(
         line=trial_lines_of(record, [trial])[0],
         objectives=[one.metric for one in record.objectives],
         explained=explained,
-        ranks=range(_ranks(trial)),
+        ranks=range(trial.attempts[-1].world_size if trial.attempts else trial.world_size),
         rank=rank,
         output=text,
         no_output=why_none,
     )
-
-
-def _ranks(trial: TrialRecord) -> int:
-    return trial.attempts[-1].world_size if trial.attempts else trial.world_size
 
 
 def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
@@ -193,9 +189,6 @@ def cancel_trial(studies: Studies, name: str, number: str) -> Response:
     return to(f"/studies/{quote(name)}")
 
 
-_KINDS = ("user", "project")
-
-
 @router.get("/spend")
 def spend_page(request: Request, studies: Studies) -> Response:
     """Show the spending of users and projects, with their limits."""
@@ -213,7 +206,7 @@ def set_limit(request: Request, studies: Studies, form: Form) -> Response:
     """Limit the spending of a user or a project. An empty value removes the limit."""
     try:
         kind, name = form.get("kind", ""), form.get("name", "")
-        if kind not in _KINDS:
+        if kind not in {"user", "project"}:
             raise SpecError("form", ("kind",), found(kind, "user, project"))
         body = filled_in(LimitBody, {"usd": form.get("usd") or None})
         if not name:

@@ -116,7 +116,6 @@ Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
 WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
-_TABLE_BUDGET = ("usd", "hours", "trials")
 _CHANGED_BY_FORM = ("study", "training:", "budget:")
 """First words of notes about choices that fields of the page can change."""
 
@@ -205,7 +204,9 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
     if form.get("test"):
         options["test_data"] = str(uploads.path_of(form["test"]))
     changes = [line.strip() for line in form.get("changes", "").splitlines() if line.strip()]
-    given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
+    own = {"study": form.get("study", ""), "resources.slots": form.get("slots", "")}
+    own |= {"training.epochs": form.get("epochs", "")}
+    given = spec_of({f"budget.{key}": form.get(key, "") for key in ("usd", "hours", "trials")} | own)
     named = {"train": options["data"], "target": options["target"]}
     draft: dict[str, Any] = {"study": "table", "task": "tabular", "task_options": named, "objectives": ["val_error"]}
     # The operator's rules come before the table is read, since changes may name other files.
@@ -218,11 +219,6 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
     told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
     return Picked(spec={**spec, **given}, notes=told)
-
-
-def _own_keys(form: Mapping[str, str]) -> dict[str, str]:
-    own = {"study": form.get("study", ""), "resources.slots": form.get("slots", "")}
-    return own | {"training.epochs": form.get("epochs", "")}
 
 
 @router.post("/uploads/{name}/delete")

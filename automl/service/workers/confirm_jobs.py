@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.confirming import chosen_points, confirm, expected
-from automl.service.http_errors import ConflictError, ForbiddenError
+from automl.service.http_errors import ConflictError
 from automl.service.subprocess_questions import answer_of, telling
 from automl.service.team_studies import TeamStudies
 from automl.stored.open_store import from_store
@@ -43,8 +43,7 @@ def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, u
     Raises ForbiddenError if the caller may only read, ConflictError if the study has not ended or is being confirmed
     already, StoreError if a model does not exist.
     """
-    if studies.identity.role == "viewer":
-        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
+    studies.check_may_write()
     job = _confirmable(studies, name)
     record = studies.record(name)
     resources = mapping(record.spec.get("resources"))

@@ -30,7 +30,6 @@ from search_spaces.messages import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome, study_slots
 from studies.records.records import NANO
-from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import StoreAwayError, StoreError
 from studies.storage.study_store import Store
 from studies.storage.writing.retrying import is_away, retry
@@ -94,12 +93,9 @@ def _prepared(queue: JobQueue, job: Job) -> Prepared:
     row = queue.store.study_row(job.study)
     submitted, base_folder = queue.spec_of(job)
     spec = from_store(submitted if row is None else row.spec, job.study)
-    return prepare(_placed(spec, queue, job), source=job.study, base_folder=Path(base_folder))
-
-
-def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
     resources = spec.resources.model_copy(update={"slots": study_slots(job)})
-    return spec.model_copy(update={"store": queue.store.url, "resources": resources})
+    spec = spec.model_copy(update={"store": queue.store.url, "resources": resources})
+    return prepare(spec, source=job.study, base_folder=Path(base_folder))
 
 
 def _within(prepared: Prepared, job: Job) -> Prepared:
