@@ -1,4 +1,4 @@
-"""Reads numbers and dates as people write them, such as `1.234,50 €`, in training and in exported models."""
+"""Reads numbers and dates as people write them, such as `1.234,50 €`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ _BODIES = {
 
 
 def parts(text: str) -> tuple[str, str, float] | None:
-    """Split a text into digits with separators, unit ("" if there is none) and factor. None if it is no number."""
+    """Split a text into digits with separators, unit ("" without a unit) and factor. None if it is no number."""
     if bare := _BARE.fullmatch(text):  # most cells, in a third of the time
         return bare[2], "", -1.0 if bare[1] else 1.0
     text = _BRACKETED.sub(r"(\1\2)", _NO_CENTS.sub("", text.translate(_SIGNS).strip()))
@@ -74,7 +74,7 @@ def parts(text: str) -> tuple[str, str, float] | None:
 
 
 def value_of(body: str, decimal: str) -> float | None:
-    """Return the value of digits such as 1.234,5, or None if they do not fit this decimal mark."""
+    """Return the value of digits such as 1.234,5, or None if they do not fit the decimal mark."""
     digits, _, power = body.lower().partition("e")
     if _BODIES[decimal].fullmatch(digits) is None:
         return None
@@ -153,9 +153,9 @@ def _below(limit: int, digits: str | None) -> int:
 
 
 def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
-    """Return a function that converts a cell to a number, or a date to milliseconds. A missing value becomes None.
+    """Return a function that converts a cell to a number, a date to milliseconds, a missing value to None.
 
-    `form` holds `kind` (number or date), `decimal` and `unit`, or `day_first`, and `missing`, more words for missing
+    `form` has `kind` (number or date), `decimal` and `unit`, or `day_first`, and `missing`, more words for missing
     values. The function raises ValueError for other texts.
     """
     words = MISSING_WORDS.union(word.translate(_SIGNS).lower() for word in form["missing"])
@@ -181,5 +181,5 @@ def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
 
 
 def is_missing(text: str) -> bool:
-    """Return whether a text is a common word for a missing value, such as NA."""
+    """Return whether a text is a word for a missing value, such as NA."""
     return text.translate(_SIGNS).lower() in MISSING_WORDS

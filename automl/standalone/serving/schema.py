@@ -42,7 +42,7 @@ _RETRIED = ("429", "503")
 
 
 def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
-    """Return the document for a model, or (None) a generic document without name, columns and labels."""
+    """Return a model's document, or (None) a generic document without name, columns and labels."""
     about = "Predicts rows with a trained model. `model` in an answer names the version that predicted."
     if served is None:
         about += " With the token this document has the form of rows and predictions, and examples."
@@ -71,7 +71,7 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
 
 
 def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a row with an example, from the manifest's `rows`."""
+    """Return the JSON schema of the manifest's `rows`, with an example."""
     if form is None:
         return {"description": "A row as the model takes it."}
     if form["kind"] == "table":
@@ -86,7 +86,7 @@ def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def answer_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a prediction without its version, from the manifest's `answers`."""
+    """Return the JSON schema of the manifest's `answers`."""
     kind = None if form is None else form["kind"]
     number = {"type": "number"}
     properties: dict[str, Any] = {"outputs": {"description": "The model's outputs, unchanged."}}
