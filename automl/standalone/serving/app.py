@@ -28,7 +28,7 @@ from .served_model import ServedModel
 from .settings import Settings
 
 _KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}  # the only key of the body, by path
-_LARGE_BODY = 32_768  # bodies above this many bytes are parsed in a thread, to keep the event loop free
+_LARGE_BODY = 32_768  # images, and bodies above this many bytes, are parsed in a thread, to keep the event loop free
 _BODIES_TOGETHER = 4
 """Bodies of the largest size in a worker's memory. Limits of queue and connections do not cover incoming bodies."""
 _REQUEST_ID = "x-request-id"
@@ -103,7 +103,7 @@ class _Endpoints:
         try:
             async with asyncio.timeout(seconds), self._body(request) as body:
                 is_read = True
-                if served.is_slow_to_read or len(body) > _LARGE_BODY:
+                if served.model.rows.kind == "image" or len(body) > _LARGE_BODY:
                     rows = await asyncio.to_thread(self._rows, served, key, body)
                 else:
                     rows = self._rows(served, key, body)

@@ -47,6 +47,8 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
     if served is None:
         about += " With the token this document has the form of rows and predictions, and examples."
     manifest: Mapping[str, Any] = {} if served is None else served.model.manifest
+    detail = {"type": "string", "description": "One line that names the place, what was found and what is allowed."}
+    error = _OBJECT | {"properties": {"detail": detail}, "required": ["detail"]}
     row = row_schema(manifest.get("rows"))
     answer = answer_schema(manifest.get("answers"))
     document: dict[str, Any] = {
@@ -62,7 +64,7 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
             "/health": {"get": _health()},
             "/metrics": {"get": _metrics(settings)},
         },
-        "components": {"schemas": {"Row": row, "Answer": answer, "Error": _error()}},
+        "components": {"schemas": {"Row": row, "Answer": answer, "Error": error}},
     }
     if not settings.is_open:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -226,11 +228,6 @@ def _response(what: str, schema: Any, example: Any = None) -> dict[str, Any]:
     if example is not None:
         content["example"] = example
     return {"description": what, "content": {"application/json": content}}
-
-
-def _error() -> dict[str, Any]:
-    detail = {"type": "string", "description": "One line that names the place, what was found and what is allowed."}
-    return _OBJECT | {"properties": {"detail": detail}, "required": ["detail"]}
 
 
 def _reference(name: str) -> dict[str, str]:

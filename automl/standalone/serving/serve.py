@@ -166,6 +166,6 @@ class _Worker(UvicornWorker):
 
 
 def _worker_ended(_master: Arbiter, worker: Any) -> None:
-    from .metrics import worker_ended
+    from prometheus_client.multiprocess import mark_process_dead
 
-    worker_ended(worker.pid, os.environ[_FIGURES])
+    mark_process_dead(worker.pid, os.environ[_FIGURES])  # type: ignore[no-untyped-call]

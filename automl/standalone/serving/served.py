@@ -23,11 +23,6 @@ class Served:
     model: Model
     version: str
 
-    @property
-    def is_slow_to_read(self) -> bool:
-        """Return whether encoding rows would block the event loop."""
-        return self.model.rows.kind == "image"
-
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
         """Return each row's prediction."""
         return self.model.answered(rows)
@@ -51,7 +46,8 @@ def load_served(path: str, version: str | None, device: str, *, trust: bool = Fa
     try:
         model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))
-        served.answers([_blank(model)])
+        shape = tuple(max(1, length) for length in model.rows.shape)
+        served.answers([encoded(model.rows.dtype, shape, [0] * math.prod(shape))])
     except Exception as error:
         raise ServeError(load_problem(path, error)) from error
     return served
@@ -61,8 +57,3 @@ def version_of(manifest: Mapping[str, Any], path: str) -> str:
     """Return study, trial and epoch, as in `moons/2@6`, or the file name if the manifest lacks them."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
-
-
-def _blank(model: Model) -> Encoded:
-    shape = tuple(max(1, length) for length in model.rows.shape)
-    return encoded(model.rows.dtype, shape, [0] * math.prod(shape))
