@@ -61,12 +61,6 @@ def check_installed() -> None:
         )
 
 
-def job_of_name(name: str) -> str:
-    """Return the id of the user's waiting or running job of this name, or ""."""
-    answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
-    return answer.split()[0] if answer.split() else ""
-
-
 def submit(script: Path) -> str:
     """Submit a script, and return the job's id. Raises RunError with SLURM's message if SLURM refuses."""
     return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
@@ -141,8 +135,10 @@ def submit_to_slurm(
     check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
-    if running := job_of_name(name):
-        raise UserError(f"SLURM job {running} already runs {parsed.study}. End the job first: `scancel {running}`")
+    if running := _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A").split():
+        raise UserError(
+            f"SLURM job {running[0]} already runs {parsed.study}. End the job first: `scancel {running[0]}`"
+        )
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)

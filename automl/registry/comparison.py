@@ -41,19 +41,12 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
     mean = math.fsum(weight * one for weight, one in pairs) / total if total else 0.0
     if count < 2 or not math.isfinite(mean):
         return 1.0
-    return max(0.5**count, _chance_below(mean, pairs, total))
-
-
-def _chance_below(mean: float, pairs: Sequence[tuple[float, float]], total: float) -> float:
-    """Return the t-test's one-sided p-value, from each sample's weight and difference."""
     from scipy.special import stdtr  # imported late, because it is slow
 
-    count = len(pairs)
     squares = math.fsum((weight * (one - mean)) ** 2 for weight, one in pairs)
     error = math.sqrt(squares * count / (count - 1)) / total
-    if error == 0:
-        return 0.0 if mean < 0 else 1.0
-    return float(stdtr(count - 1, mean / error))
+    below = float(stdtr(count - 1, mean / error)) if error else float(mean >= 0)
+    return max(0.5**count, below)
 
 
 _LOSS = "val_loss"

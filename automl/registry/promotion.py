@@ -130,9 +130,6 @@ def _registered(  # noqa: PLR0917 - one caller passes all of them
     )
 
 
-_WHAT = "promote"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A model that may become a version in the registry.
@@ -166,8 +163,8 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
     confirmation = confirmation_of(record, trial, epoch)
     against = _objections(record, f"{trial}@{epoch}", confirmation)
     _refuse(against, is_forced=is_forced)  # before torch is loaded
-    source = opened_source(record, checkpoint, base_folder, model, what=_WHAT)
-    check_rows(source, what=_WHAT)
+    source = opened_source(record, checkpoint, base_folder, model, what="promote")
+    check_rows(source, what="promote")
     return Candidate(
         trial=trial, sources=[source], origin=origin_of(record, trial, source), confirmation=confirmation, seeds=None,
         objections=against,
@@ -177,8 +174,8 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 def _ensemble(
     record: StudyRecord, runs: Sequence[ConfirmationRecord], base_folder: str, model: str | None, *, is_forced: bool
 ) -> Candidate:
-    sources = opened_sources(record, [str(run.checkpoint) for run in runs], base_folder, model, what=_WHAT)
-    check_rows(sources[0], what=_WHAT)
+    sources = opened_sources(record, [str(run.checkpoint) for run in runs], base_folder, model, what="promote")
+    check_rows(sources[0], what="promote")
     trial, confirmation = runs[0].trial, _confirmed_together(runs, sources)
     against = _objections(record, f"{trial}@{runs[0].epoch}", confirmation)
     _refuse(against, is_forced=is_forced)

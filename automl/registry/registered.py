@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -90,11 +90,6 @@ class Version:
         return f"{self.name}/{self.number}"
 
 
-def numbers_of(versions: Sequence[Version]) -> str:
-    """Return version numbers with aliases, such as `1, 2 @champion`."""
-    return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
-
-
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
     """Return the registry at `given`, else at `of_study` (relative to `base_folder`), else the default.
 
@@ -163,7 +158,8 @@ class Registry:
         found = self._named(**named.groupdict())
         if found is not None:
             return found
-        have = numbers_of(self.versions(named["name"]))
+        versions = self.versions(named["name"])
+        have = ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
         what = f"its versions are {have}" if have else f"its models: {self._names()}"
         raise ExportError(f"MODEL: the registry {redact(self.given)} has no {uri!r}; {what}")
 
