@@ -1,4 +1,4 @@
-"""Writes an exported package as an MLflow model, which `mlflow.pyfunc` loads from code, without pickles."""
+"""Writes an exported package as an MLflow model, which `mlflow.pyfunc` loads without pickles."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
-    """Return MLflow's signature of rows and predictions, or None if the model's form of rows is unknown."""
+    """Return MLflow's signature, or None for an unknown form of rows."""
     from mlflow.models import ModelSignature
 
     rows = manifest["rows"]
@@ -100,7 +100,7 @@ def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return MLflow's schema of rows. Table cells are `any`, because numeric types reject integers, texts and dates."""
+    """Return MLflow's schema of rows. Table cells are `any`, because numeric types refuse integers, texts and dates."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 

@@ -22,11 +22,11 @@ SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-setting
 _MODEL = "model"
 _PORT = 7860  # port of a Hugging Face Space
 _USER_ID = 1000
-_MIB_WITHOUT_MODEL = 768  # MiB of a worker's memory for torch, the server and batches of rows, without the model
+_MIB_WITHOUT_MODEL = 768  # MiB of a worker for torch, server and batches, without the model
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder for `docker build` of an image that serves the model. Raises ExportError for a missing package."""
+    """Write a folder for `docker build` of a model server. Raises ExportError for a missing package."""
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
@@ -37,7 +37,7 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by file name. `model_bytes` is the model's size on disk."""
+    """Return the files beside the package, by name. `model_bytes` is the model's size on disk."""
     # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
     values = {
@@ -60,13 +60,13 @@ def _what(manifest: Mapping[str, Any]) -> str:
 
 
 _OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
-"""Prefixes of torch's dependencies for GPUs, which its build for CPUs does not need."""
+"""Prefixes of torch's dependencies for GPUs."""
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:
-    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, in the versions installed here.
+    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, as installed here.
 
-    Leaves out torch's GPU packages and the build of a version (+cpu). Raises ExportError if a package is missing.
+    Leaves out torch's GPU packages and a version's build (+cpu). Raises ExportError if a package is missing.
     """
     for name in packages:
         if _found(name) is None:
