@@ -10,8 +10,7 @@ from studies.storage.leases import lease
 from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
 
-LEASE_SECONDS = 60.0
-"""Most seconds to wait for the lease of a previous run that was killed on another node."""
+LEASE_SECONDS = 60.0  # most seconds to wait for the lease of a previous run that was killed on another node
 _LOOK_SECONDS = 1.0
 
 

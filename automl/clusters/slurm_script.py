@@ -16,8 +16,7 @@ from studies.storage.schema.engine import absolute_url, parse_url
 _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9._,-]+")
-_PATIENCE = 0.75
-"""Fraction of the time between warning and limit for draining; SLURM needs the rest to requeue the job."""
+_PATIENCE = 0.75  # fraction of the time between warning and limit for draining; SLURM needs the rest to requeue the job
 _LEAST_WARNING_SECONDS = 10
 
 

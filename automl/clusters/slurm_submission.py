@@ -93,8 +93,7 @@ def _asked(*command: str) -> str:
 
 
 LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 600.0
-"""Most seconds without an answer of SLURM, such as during its restart. The job keeps running."""
+PATIENCE_SECONDS = 600.0  # most seconds without an answer of SLURM, such as during its restart. The job keeps running
 
 
 def follow(

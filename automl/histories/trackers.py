@@ -153,10 +153,8 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 Columns = Mapping[str, Sequence[str | None]]
-_BETWEEN = " - "
-"""Separator of run and metric in column names of curves."""
-_RANGES = ("__MIN", "__MAX")
-"""Endings of further columns of a curve."""
+_BETWEEN = " - "  # separator of run and metric in column names of curves
+_RANGES = ("__MIN", "__MAX")  # endings of further columns of a curve
 
 
 def read_tables(paths: Sequence[str]) -> History:

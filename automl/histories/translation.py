@@ -16,8 +16,7 @@ from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 
 State = Literal["finished", "cut short", "failed", "unfinished"]
-Curve = Mapping[float, float]
-"""Values of a metric by step."""
+Curve = Mapping[float, float]  # values of a metric by step
 _WORDS: Mapping[str, State] = {
     **dict.fromkeys(("", "finished", "complete", "completed", "success", "terminated"), "finished"),
     **dict.fromkeys(("pruned", "killed", "preempted", "stopped"), "cut short"),
@@ -49,11 +48,9 @@ def state_of(word: str) -> State:
     return _WORDS.get(word.strip().lower(), "unfinished")
 
 
-SECONDS = "seconds"
-"""Name of a run's duration, beside the spec's names."""
+SECONDS = "seconds"  # name of a run's duration, beside the spec's names
 UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
-MOST_EPOCHS = 200
-"""Most epochs kept of a run; of longer curves each k-th point is kept."""
+MOST_EPOCHS = 200  # most epochs kept of a run; of longer curves each k-th point is kept
 
 
 class Column(NamedTuple):

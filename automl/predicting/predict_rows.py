@@ -19,8 +19,7 @@ from automl.standalone.table_rows import TableRows
 from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import listed, shown
 
-_Encoded: TypeAlias = tuple[str, str | None, Encoded]
-"""Place of a row, its file name (or None), and its numbers."""
+_Encoded: TypeAlias = tuple[str, str | None, Encoded]  # place of a row, its file name (or None), and its numbers
 _FILE = "file"
 
 

@@ -26,8 +26,7 @@ _NUMBERED = re.compile(r"column_(\d+)")
 _QUOTED = re.compile(QUOTED)
 _BATCH = 1024
 
-Row = tuple[str, Any]
-"""Place of a row, for messages and the first column of predictions, and the row."""
+Row = tuple[str, Any]  # place of a row, for messages and the first column of predictions, and the row
 
 
 def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> Iterator[Row]:

@@ -17,8 +17,7 @@ from trainers.commands.command import COMMAND
 from trainers.contract.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
-CHANGEABLE = ("budget", "faults")
-"""Sections of the spec that `resume` may change."""
+CHANGEABLE = ("budget", "faults")  # sections of the spec that `resume` may change
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

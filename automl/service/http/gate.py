@@ -43,8 +43,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 COOKIE = "automl_session"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 """Paths without a token: health checks of load balancers, and the login page."""
-OWN_SITE = frozenset({"", "same-origin", "none"})
-"""Values of the header Sec-Fetch-Site of requests from no other site."""
+OWN_SITE = frozenset({"", "same-origin", "none"})  # values of the header Sec-Fetch-Site of requests from no other site
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY, API_BODY, OPEN_BODY = 2**20, 4 * SPEC_CHARS, 2**13
 """Largest body in bytes: for MLflow and MCP, for other requests except uploads, and without a token."""

@@ -12,8 +12,7 @@ from .listening import BACKLOG
 
 MOST_CONNECTIONS = 2000
 """Most connections of a process. A further connection replaces the connection that waits longest for its client."""
-MOST_HEADS = 500
-"""Most connections that wait for a head: heads sent byte by byte cost processor time."""
+MOST_HEADS = 500  # most connections that wait for a head: heads sent byte by byte cost processor time
 SECONDS = {"head": 10.0, "body": 60.0, "reader": 30.0, "idle": 30.0}
 """Most seconds for a head, for `_PROGRESS_BYTES` of a body, for a client that reads, and of an idle connection."""
 _PROGRESS_BYTES = 2**14
