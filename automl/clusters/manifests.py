@@ -26,6 +26,19 @@ _POSTGRES = "17"
 _GIB_PER_CPU = 4
 _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
 """Command of a RayJob, without shell syntax, because KubeRay copies it into a script."""
+FOLDER = "/home/automl/study"  # folder of spec and code in the image, where all commands run
+CHECKPOINTS = "artifacts"  # folder below it, where a volume is mounted
+MLFLOW_FOLDER = "/home/automl/mlflow"
+UPLOADS_FOLDER = "/home/automl/uploads"
+PORT = 8765
+TOKENS = "/run/secrets/automl/tokens"
+USER_ID = 1000
+_PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
+_WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
+"""Extras added to pinned lines, since they may be missing here. KubeRay's jobs need Ray's dashboard."""
+_NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
+_MOST_FILES = 200  # most Python files of a study's code
+_TEMPLATES = Path(__file__).with_name("image_files")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,21 +153,6 @@ def _values_of_kuberay(spec: StudySpec) -> dict[str, Any]:
 def _parts(image: str) -> tuple[str, str]:
     name, colon, tag = image.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (image, "latest")
-
-
-FOLDER = "/home/automl/study"  # folder of spec and code in the image, where all commands run
-CHECKPOINTS = "artifacts"  # folder below it, where a volume is mounted
-MLFLOW_FOLDER = "/home/automl/mlflow"
-UPLOADS_FOLDER = "/home/automl/uploads"
-PORT = 8765
-TOKENS = "/run/secrets/automl/tokens"
-USER_ID = 1000
-_TEMPLATES = Path(__file__).with_name("image_files")
-_PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
-_WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
-"""Extras added to pinned lines, since they may be missing here. KubeRay's jobs need Ray's dashboard."""
-_NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
-_MOST_FILES = 200  # most Python files of a study's code
 
 
 def values_of_image() -> dict[str, Any]:

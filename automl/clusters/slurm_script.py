@@ -18,6 +18,11 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9._,-]+")
 _PATIENCE = 0.75  # fraction of the time between warning and limit for draining; SLURM needs the rest to requeue the job
 _LEAST_WARNING_SECONDS = 10
+MARK = "`automl export-cluster"  # in a comment of each written file, which may be overwritten
+_SQLITE = (
+    "the store is SQLite: each node of the job has to see its file, on a file system with working locks. "
+    "PostgreSQL needs neither"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,9 +133,6 @@ def _check_room(spec: StudySpec, allocation: Allocation) -> None:
         )
 
 
-MARK = "`automl export-cluster"  # in a comment of each written file, which may be overwritten
-
-
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
     """Write text files, all or none. Raises UserError for a file that this program did not write."""
     for file in files:
@@ -146,12 +148,6 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
                 file.chmod(0o755)
         except OSError as error:
             raise UserError(f"--out: {file} cannot be written ({error.strerror})") from None
-
-
-_SQLITE = (
-    "the store is SQLite: each node of the job has to see its file, on a file system with working locks. "
-    "PostgreSQL needs neither"
-)
 
 
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:

@@ -31,6 +31,8 @@ _ENDED = frozenset(
 )
 _FORGOTTEN = "Invalid job id"
 _SECONDS = 60
+LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 600.0  # most seconds without an answer of SLURM, such as during its restart. The job keeps running
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,10 +92,6 @@ def _asked(*command: str) -> str:
     if done.returncode:
         raise RunError(f"SLURM: {command[0]}: {escaped(' '.join(done.stderr.split()))[:300]}")
     return done.stdout
-
-
-LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 600.0  # most seconds without an answer of SLURM, such as during its restart. The job keeps running
 
 
 def follow(

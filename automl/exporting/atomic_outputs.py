@@ -13,6 +13,8 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 from automl.standalone.provenance import digest_of, remember
 from search_spaces.messages import RunError, UserError
 
+DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
+
 
 def check_new_folder(out: Path) -> None:
     """Raise ExportError unless `out` is missing or an empty folder."""
@@ -78,9 +80,6 @@ def as_a_line(what: str) -> Iterator[None]:
     except Exception as error:
         line = error_line("".join(traceback.format_exception(error)))
         raise ExportError(f"{what}: the task's own code raised {line}") from error
-
-
-DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
 
 
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:

@@ -29,6 +29,7 @@ _OUT_OF_FOLD = (
     "answers with the mean of all these models, which is usually slightly better: expect the metrics of the test "
     "part, or without a test part at least the validation metrics.\n"
 )
+EXAMPLE_IMAGE = "input_example.png"  # name of the example file in an image model's package
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
@@ -176,9 +177,6 @@ def _code(text: object) -> str:
     fence = "`" * (max(map(len, re.findall("`+", plain)), default=0) + 1)
     space = " " if "`" in plain else ""
     return f"{fence}{space}{plain}{space}{fence}"
-
-
-EXAMPLE_IMAGE = "input_example.png"  # name of the example file in an image model's package
 
 
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:

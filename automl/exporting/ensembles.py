@@ -24,6 +24,9 @@ from trainers.loop.evaluation import latency_ms
 
 Outputs = TypeVar("Outputs")
 Score = tuple[float, ...]
+_LOSS = "val_loss"
+_CPU = torch.device("cpu")
+WHAT = "ensemble"
 
 
 def selected(
@@ -44,11 +47,6 @@ def selected(
             best = scores[place], len(chosen)
     kept = chosen[: best[1]] if best else []
     return [kept.count(place) for place in range(len(members))]
-
-
-_LOSS = "val_loss"
-_CPU = torch.device("cpu")
-WHAT = "ensemble"
 
 
 @dataclass(frozen=True, kw_only=True)

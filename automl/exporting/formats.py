@@ -25,6 +25,12 @@ from trainers.model.traced_program import quiet
 
 FAR = 1e-4  # absolute and relative tolerance for predictions of an export
 MISSING = f"--format onnx needs more packages. Install them: {install_command('onnx')}"
+CARD = "README.md"
+REQUIREMENTS = "requirements.txt"
+RUNTIME = "predictor"  # folder of a package with a copy of `automl.standalone`
+_OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
+"""Keys of torch's notes on each operation's source code."""
+_EXAMPLE = "input_example.json"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:
@@ -56,14 +62,6 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
                 f"--format onnx: predictions of file and model differ by {far:.2g}, more than {FAR:g}. Does the "
                 "model draw random numbers?"
             )
-
-
-CARD = "README.md"
-REQUIREMENTS = "requirements.txt"
-RUNTIME = "predictor"  # folder of a package with a copy of `automl.standalone`
-_OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
-"""Keys of torch's notes on each operation's source code."""
-_EXAMPLE = "input_example.json"
 
 
 def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:

@@ -24,6 +24,8 @@ _TUNED = {"val_f1": "val_f1", "val_balanced_error": "val_balanced_error", "val_a
 """Metric that the threshold of two classes optimises, by objective. AUPRC and F1 judge precision and recall."""
 SHARE = 0.9  # share of true values that intervals should contain
 _MOST_BINS, _ROWS_OF_A_BIN, _FEW_BINS, _FEWEST_ROWS = 20, 100, 3, 30
+PROGRAM = "model.pt2"
+_PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 
 
 def tuned_metric(objectives: Iterable[str]) -> str | None:
@@ -83,10 +85,6 @@ def intervals_of(values: Values, truth: Values) -> dict[str, Any] | None:
         found.setdefault(float(np.median(values[rows])), ends)
     low, high = zip(*found.values(), strict=True)
     return {"share": SHARE, "at": list(found), "low": list(low), "high": list(high)}
-
-
-PROGRAM = "model.pt2"
-_PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 
 
 def manifest_of(

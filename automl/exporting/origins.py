@@ -22,6 +22,10 @@ NAMES = {
     "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }
+_SEVERAL = ("package", "mlflow", "docker")
+ENSEMBLE = "ensemble"
+"""Name of a trial's seeds instead of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
+_OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
@@ -44,12 +48,6 @@ def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
 
 def _cost_usd(record: StudyRecord, trial: int, epoch: int) -> float:
     return next(one.metrics["cost_usd"] for one in record.started[trial].epochs if one.epoch == epoch)
-
-
-_SEVERAL = ("package", "mlflow", "docker")
-ENSEMBLE = "ensemble"
-"""Name of a trial's seeds instead of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
-_OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.tracking import MlflowClient
 
-
 MOST_RUNS = 50_000  # most that MLflow returns at once
+_STEP = "training_iteration"
+Columns = Mapping[str, Sequence[str | None]]
+_BETWEEN = " - "  # separator of run and metric in column names of curves
+_RANGES = ("__MIN", "__MAX")  # endings of further columns of a curve
 
 
 def read_mlflow(place: str, curves_of: Collection[str]) -> History:
@@ -106,9 +109,6 @@ def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     )
 
 
-_STEP = "training_iteration"
-
-
 def read_ray(folder: str, _: Collection[str]) -> History:
     """Read the trials in a Ray Tune experiment's folder. Raises SpecError if there are none."""
     files = sorted(Path(folder).expanduser().glob("*/result.json"))
@@ -150,11 +150,6 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
-
-
-Columns = Mapping[str, Sequence[str | None]]
-_BETWEEN = " - "  # separator of run and metric in column names of curves
-_RANGES = ("__MIN", "__MAX")  # endings of further columns of a curve
 
 
 def read_tables(paths: Sequence[str]) -> History:

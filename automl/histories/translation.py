@@ -22,6 +22,9 @@ _WORDS: Mapping[str, State] = {
     **dict.fromkeys(("pruned", "killed", "preempted", "stopped"), "cut short"),
     **dict.fromkeys(("failed", "fail", "crashed", "error"), "failed"),
 }
+SECONDS = "seconds"  # name of a run's duration, beside the spec's names
+UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+MOST_EPOCHS = 200  # most epochs kept of a run; of longer curves each k-th point is kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +49,6 @@ class History:
 def state_of(word: str) -> State:
     """Return the state for a tool's word. An unknown word, such as `running`, means unfinished."""
     return _WORDS.get(word.strip().lower(), "unfinished")
-
-
-SECONDS = "seconds"  # name of a run's duration, beside the spec's names
-UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
-MOST_EPOCHS = 200  # most epochs kept of a run; of longer curves each k-th point is kept
 
 
 class Column(NamedTuple):

@@ -23,6 +23,8 @@ _MODEL = "model"
 _PORT = 7860  # port of a Hugging Face Space
 _USER_ID = 1000
 _MIB_WITHOUT_MODEL = 768  # MiB of a worker for torch, server and batches, without the model
+_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
+"""Prefixes of torch's dependencies for GPUs."""
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
@@ -57,10 +59,6 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
 def _what(manifest: Mapping[str, Any]) -> str:
     members = manifest.get("members")
     return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
-
-
-_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
-"""Prefixes of torch's dependencies for GPUs."""
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:

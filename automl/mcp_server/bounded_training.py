@@ -24,6 +24,11 @@ from studies.money.budget import price_of
 
 _CHUNK_BYTES = 2**20
 _MEASURED_BYTES = 64 * 2**20
+LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
+FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement; each rank loads torch
+_END_SECONDS = 0.5
+_one_at_a_time = threading.Lock()
+_measured: dict[tuple[str, int], float] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +84,6 @@ def _send(address: tuple[str, int]) -> None:
     with socket.create_connection(address) as connection:
         for _ in range(_MEASURED_BYTES // _CHUNK_BYTES):
             connection.sendall(chunk)
-
-
-LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
-FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement; each rank loads torch
-_END_SECONDS = 0.5
-_one_at_a_time = threading.Lock()
-_measured: dict[tuple[str, int], float] = {}
 
 
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:

@@ -18,8 +18,6 @@ from trainers.contract.task_loading import built_in_tasks
 
 _REFERENCE_BATCH = 64  # default of the trainer's `reference_batch`
 _BYTES_OF_A_NUMBER = 4
-
-
 _Epochs = Annotated[int, Field(ge=1, le=20)]
 _LearningRate = Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step, before scaling.")]
 _Batch = Annotated[int, Field(ge=1, le=4096, description="Samples per rank and step.")]

@@ -11,6 +11,19 @@ from pydantic import Field
 from automl.backend import QueueBackend, ServiceBackend
 
 Backend = QueueBackend | ServiceBackend
+StudyName = Annotated[str, Field(min_length=1, max_length=200, description="Name of the study.")]
+Usd = Annotated[float, Field(gt=0, le=1e6)]
+Consent = Annotated[
+    Usd | None,
+    Field(
+        description="Your consent to spend: at least the budget. Without it the tool returns its expected cost, and "
+        "spends nothing."
+    ),
+]
+MOST_CHARACTERS = 20_000  # characters of the longest answer
+_LONGEST_TEXT = 2_000
+_TEXT_BY_LIST = 200  # characters of a text to keep for each list entry
+_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, until the answer is short enough
 
 
 class ToolServer(MCPServer):
@@ -24,15 +37,6 @@ def _acting(context: Context) -> Backend:
 
 
 Acting = Annotated[Backend, Resolve(_acting)]
-StudyName = Annotated[str, Field(min_length=1, max_length=200, description="Name of the study.")]
-Usd = Annotated[float, Field(gt=0, le=1e6)]
-Consent = Annotated[
-    Usd | None,
-    Field(
-        description="Your consent to spend: at least the budget. Without it the tool returns its expected cost, and "
-        "spends nothing."
-    ),
-]
 
 
 def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
@@ -45,12 +49,6 @@ def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expec
 def is_agreed(budget_usd: float, consent_usd: float | None) -> bool:
     """Return whether the caller has consented to spend the whole budget."""
     return consent_usd is not None and consent_usd >= budget_usd
-
-
-MOST_CHARACTERS = 20_000  # characters of the longest answer
-_LONGEST_TEXT = 2_000
-_TEXT_BY_LIST = 200  # characters of a text to keep for each list entry
-_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, until the answer is short enough
 
 
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program

@@ -21,6 +21,8 @@ from search_spaces.messages import listed, shown
 
 _Encoded: TypeAlias = tuple[str, str | None, Encoded]  # place of a row, its file name (or None), and its numbers
 _FILE = "file"
+ENDINGS = (".csv", ".jsonl", ".parquet")
+_ROWS_OF_A_GROUP = 10_000
 
 
 def opened_model(path: Path, device: str = "cpu", *, trust: bool = False) -> Model:
@@ -119,10 +121,6 @@ def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, A
         "rows": rows,
         "out": None if out is None else str(out.absolute()),
     }
-
-
-ENDINGS = (".csv", ".jsonl", ".parquet")
-_ROWS_OF_A_GROUP = 10_000
 
 
 @contextmanager

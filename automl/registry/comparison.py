@@ -23,6 +23,9 @@ from trainers.loop.evaluation import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
 
 SURE = 0.05  # significance level: differences with p < 0.05 count
+_LOSS = "val_loss"
+_BATCH = 256
+_Answering: TypeAlias = Callable[[Any], Any]
 
 
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
@@ -47,11 +50,6 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
     error = math.sqrt(squares * count / (count - 1)) / total
     below = float(stdtr(count - 1, mean / error)) if error else float(mean >= 0)
     return max(0.5**count, below)
-
-
-_LOSS = "val_loss"
-_BATCH = 256
-_Answering: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ CALLER: ContextVar[str] = ContextVar("caller", default="")
 """User of the current request; empty outside the service, where no limit applies."""
 _CHUNK_BYTES = 2**20
 _BATCH_ROWS = 1024
+Places = threading.Semaphore
 
 
 def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
@@ -51,9 +52,6 @@ def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
 
 def _too_long(source: str) -> SpecError:
     return SpecError(source, (), f"found more than {SPEC_CHARS:,} characters. Write a shorter spec")
-
-
-Places = threading.Semaphore
 
 
 @contextmanager

@@ -41,6 +41,9 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2w
 LEAST_FREE_BYTES = 10**9  # free bytes below which checkpoints of a few trials may fill the artifacts' disk
 DEFAULT_ARTIFACTS = "artifacts"
 _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"))
+SOON_SECONDS = 7 * 86_400.0  # remaining seconds below which a token must be rotated
+MOST_CLOCK_SECONDS = 2.0  # largest tolerated clock difference in seconds. A loaded database may answer this late.
+_MOST_NAMES = 5
 
 
 def examine_service(
@@ -198,11 +201,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-SOON_SECONDS = 7 * 86_400.0  # remaining seconds below which a token must be rotated
-MOST_CLOCK_SECONDS = 2.0  # largest tolerated clock difference in seconds. A loaded database may answer this late.
-_MOST_NAMES = 5
 
 
 def tokens_found(store: Store) -> str:

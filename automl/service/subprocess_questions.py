@@ -34,6 +34,10 @@ _MEMORY_BYTES = max(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZ
 """Most memory of a program. Few run at once; the service needs the rest."""
 _USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76  # exit codes of programs that `telling` ends
 _MOST_LOGGED = 4000  # most characters of a program's output in the log; earlier output is cut
+_ERRORS: dict[int, type[Exception]] = {
+    _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError, _USER: UserError, _RUN: RunError,
+}  # fmt: skip
+"""Errors by exit code; the first match counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +91,6 @@ def answer_of(
     if code < 0:
         raise UserError(f"{kind.name}: its process was ended by signal {-code}, perhaps for lack of memory")
     raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
-
-
-_ERRORS: dict[int, type[Exception]] = {
-    _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError, _USER: UserError, _RUN: RunError,
-}  # fmt: skip
-"""Errors by exit code; the first match counts."""
 
 
 @contextmanager

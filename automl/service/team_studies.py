@@ -31,6 +31,9 @@ from studies.storage.study_store import Store
 
 MEMBERS_PRIORITY = 0  # highest priority for a member; admins may exceed it
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
+_TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
+         "queued_at", "ended_at")  # fmt: skip
+"""Attributes of a job that `plain_job` returns unchanged."""
 
 
 class TeamStudies:
@@ -259,11 +262,6 @@ class TeamStudies:
         most = MOST_PRIORITY if self.identity.is_admin else MEMBERS_PRIORITY
         if not -MOST_PRIORITY <= priority <= most:
             raise ForbiddenError(f"priority: found {priority}, allowed: -{MOST_PRIORITY} to {most} in your role")
-
-
-_TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
-         "queued_at", "ended_at")  # fmt: skip
-"""Attributes of a job that `plain_job` returns unchanged."""
 
 
 def plain_job(job: Job) -> dict[str, Any]:

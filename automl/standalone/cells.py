@@ -45,6 +45,34 @@ _BODIES = {
     )
     for decimal, mark, other in ((".", r"\.", ","), (",", ",", r"\."))
 }
+_MONTH_STARTS = (
+    "jan ene gen|feb fév fev|mar mär mrz|apr avr abr|may mai mag|jun juin giu|jul juil lug|aug aoû ago|sep set|"
+    "oct okt ott out|nov|dec dez déc dic"
+)
+_MONTHS = {start: number for number, all_of in enumerate(_MONTH_STARTS.split("|"), start=1) for start in all_of.split()}
+_TIME = (
+    r"(?:(?:[T ,]|, )\s*(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
+    r"(?::(?P<second>[0-9]{2})(?:[.,](?P<part>[0-9]{1,9}))?)?"
+    r"\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)(?:\s*(?:Uhr|h))?\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_YEAR = r"(?P<year>[0-9]{4}|[0-9]{2})"
+_NAME = r"(?P<name>[^\W\d_]{3,10})"
+_DAYS = tuple(
+    re.compile(rf"(?:[^\W\d_]{{2,10}}\.?,?\s+)?{day}{_TIME}")
+    for day in (
+        r"(?P<year>[0-9]{4})(?P<mark>[-/.])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})",
+        r"(?P<first>[0-9]{1,2})(?P<mark>[-/.])\s?(?P<other>[0-9]{1,2})(?P=mark)\s?(?P<year>[0-9]{4}|[0-9]{2})",
+        rf"(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?{_NAME}\.?,?[ -]*(?:de )?{_YEAR}",
+        rf"{_NAME}\.?[ -]+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?,?[ -]+(?P<year>[0-9]{{4}})",
+        rf"(?P<year>[0-9]{{4}})[ -]{_NAME}[ -](?P<day>[0-9]{{1,2}})",
+        rf"{_NAME}\.?[ -]+(?P<year>[0-9]{{4}})",
+        rf"{_NAME}[-'](?P<year>[0-9]{{2}})",
+        r"(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})",
+        r"(?P<month>[0-9]{1,2})[/.](?P<year>[0-9]{4})",
+    )
+)
+_CLOCK = re.compile(_TIME.removesuffix("?"))
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are subtracted by hand, since Python 3.10 reads fewer of them
 
 
 def parts(text: str) -> tuple[str, str, float] | None:
@@ -81,36 +109,6 @@ def value_of(body: str, decimal: str) -> float | None:
     plain = "".join(digits.split()).replace("'", "").replace("," if decimal == "." else ".", "").replace(",", ".")
     value = float(f"{plain}e{power}" if power else plain)
     return None if value == float("inf") else value
-
-
-_MONTH_STARTS = (
-    "jan ene gen|feb fév fev|mar mär mrz|apr avr abr|may mai mag|jun juin giu|jul juil lug|aug aoû ago|sep set|"
-    "oct okt ott out|nov|dec dez déc dic"
-)
-_MONTHS = {start: number for number, all_of in enumerate(_MONTH_STARTS.split("|"), start=1) for start in all_of.split()}
-_TIME = (
-    r"(?:(?:[T ,]|, )\s*(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
-    r"(?::(?P<second>[0-9]{2})(?:[.,](?P<part>[0-9]{1,9}))?)?"
-    r"\s*(?P<half>[AaPp])?(?(half)\.?[Mm]\.?)(?:\s*(?:Uhr|h))?\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2})?)?"
-)
-_YEAR = r"(?P<year>[0-9]{4}|[0-9]{2})"
-_NAME = r"(?P<name>[^\W\d_]{3,10})"
-_DAYS = tuple(
-    re.compile(rf"(?:[^\W\d_]{{2,10}}\.?,?\s+)?{day}{_TIME}")
-    for day in (
-        r"(?P<year>[0-9]{4})(?P<mark>[-/.])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})",
-        r"(?P<first>[0-9]{1,2})(?P<mark>[-/.])\s?(?P<other>[0-9]{1,2})(?P=mark)\s?(?P<year>[0-9]{4}|[0-9]{2})",
-        rf"(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th|\.|er)?[ -]*(?:of |de )?{_NAME}\.?,?[ -]*(?:de )?{_YEAR}",
-        rf"{_NAME}\.?[ -]+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?,?[ -]+(?P<year>[0-9]{{4}})",
-        rf"(?P<year>[0-9]{{4}})[ -]{_NAME}[ -](?P<day>[0-9]{{1,2}})",
-        rf"{_NAME}\.?[ -]+(?P<year>[0-9]{{4}})",
-        rf"{_NAME}[-'](?P<year>[0-9]{{2}})",
-        r"(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})",
-        r"(?P<month>[0-9]{1,2})[/.](?P<year>[0-9]{4})",
-    )
-)
-_CLOCK = re.compile(_TIME.removesuffix("?"))
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are subtracted by hand, since Python 3.10 reads fewer of them
 
 
 def milliseconds_of(text: str, *, is_day_first: bool) -> int | None:

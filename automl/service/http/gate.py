@@ -24,22 +24,10 @@ from studies.queueing.access_tokens import Identity, any_made, identify, identif
 from studies.storage.study_store import Store
 
 LOCAL_PROJECT = "local"  # project of this machine's users without a token
-
-
-def local_identity() -> Identity:
-    """Return this process's user as an admin, because the store belongs to this user."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        user = "local"
-    return Identity(user=user, project=LOCAL_PROJECT, role="admin")
-
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 COOKIE = "automl_session"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 """Paths without a token: health checks of load balancers, and the login page."""
@@ -53,6 +41,15 @@ STORE_SECONDS = 5.0
 _STORE_THREADS = 4
 _STORE_IS_AWAY = "the store does not answer now. Try again in a few seconds"
 UPLOADS = "/api/v1/uploads"
+
+
+def local_identity() -> Identity:
+    """Return this process's user as an admin, because the store belongs to this user."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        user = "local"
+    return Identity(user=user, project=LOCAL_PROJECT, role="admin")
 
 
 class Gate:

@@ -19,6 +19,7 @@ from studies.storage.views.cursors import VIEWS
 
 WINDOW_SECONDS = 60.0  # seconds over which rates are measured
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+router = APIRouter()
 
 
 class Metrics:
@@ -76,9 +77,6 @@ class Metrics:
         late = late.where(t.view_cursors.c.view.in_(VIEWS)).group_by(t.view_cursors.c.view)
         for view, most in connection.execute(late):
             self._behind.labels(view).set(max(int(most), 0))
-
-
-router = APIRouter()
 
 
 @router.get("/health", tags=["health"])

@@ -37,6 +37,12 @@ from studies.storage.reading.reader import list_studies as stored_studies
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 """Most seconds between events, so that proxies keep the connection, and between checks of the caller's token."""
+router = APIRouter(prefix="/api/v1")
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Number = Annotated[int, Query(ge=0, le=10**9)]
+Attempt = Annotated[int, Query(ge=1, le=10**9)]
+Seed = Annotated[int, Query(ge=0, lt=2**31)]
+LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
 
 
 async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
@@ -70,14 +76,6 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
         silent += LOOK_SECONDS
         asked += LOOK_SECONDS
     yield "event: end\ndata: {}\n\n"
-
-
-router = APIRouter(prefix="/api/v1")
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-Number = Annotated[int, Query(ge=0, le=10**9)]
-Attempt = Annotated[int, Query(ge=1, le=10**9)]
-Seed = Annotated[int, Query(ge=0, lt=2**31)]
-LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
 
 
 @router.get("/lines", tags=["studies"])

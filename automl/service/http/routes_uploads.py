@@ -13,6 +13,7 @@ from search_spaces.messages import UserError
 
 router = APIRouter()
 _ANY_BYTES = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+FileName = Annotated[str, Query(description="Name under which tasks of the project read the file.")]
 
 
 def uploads_of(request: Request) -> Uploads:
@@ -29,7 +30,6 @@ def writable_uploads(request: Request) -> Uploads:
 
 ReadOnly = Annotated[Uploads, Depends(uploads_of)]
 Writable = Annotated[Uploads, Depends(writable_uploads)]
-FileName = Annotated[str, Query(description="Name under which tasks of the project read the file.")]
 
 
 @router.get(UPLOADS, tags=["uploads"])

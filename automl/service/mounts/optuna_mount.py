@@ -29,6 +29,16 @@ from studies.queueing import job_rows
 from studies.queueing.access_tokens import Identity
 from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
 
+Found = TypeVar("Found")
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+PATHS = ("/dashboard", "/dashboard/{rest:path}", "/api/meta", "/api/studies", "/api/studies/{rest:path}",
+         "/csv/{rest:path}", "/static/{rest:path}", "/favicon.ico")  # fmt: skip
+"""Paths of Optuna Dashboard."""
+_PLAIN = re.compile(r"/dashboard(/.*)?|/static/.+|/favicon\.ico|/api/meta|/api/studies/?")
+_OF_STUDY = re.compile(r"/(?:api/studies|csv)/([0-9]{1,9})(?:/param_importances|/plot/[a-z_]+)?/?")
+_THREADS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -63,9 +73,6 @@ class LastingIds:
         """Return the id in Optuna's tables for a dashboard's id; an unknown id unchanged."""
         with self._lock:
             return self._inner.get(outer, outer)
-
-
-Found = TypeVar("Found")
 
 
 class ReadOnlyError(RuntimeError):
@@ -142,16 +149,6 @@ def _id_of(study: Any) -> int:
 
 def _mark(name: str, attributes: Mapping[str, Any]) -> Mark:
     return Mark(name, str(attributes.get(UID_ATTRIBUTE, "")))
-
-
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-PATHS = ("/dashboard", "/dashboard/{rest:path}", "/api/meta", "/api/studies", "/api/studies/{rest:path}",
-         "/csv/{rest:path}", "/static/{rest:path}", "/favicon.ico")  # fmt: skip
-"""Paths of Optuna Dashboard."""
-_PLAIN = re.compile(r"/dashboard(/.*)?|/static/.+|/favicon\.ico|/api/meta|/api/studies/?")
-_OF_STUDY = re.compile(r"/(?:api/studies|csv)/([0-9]{1,9})(?:/param_importances|/plot/[a-z_]+)?/?")
-_THREADS = 4
 
 
 class OptunaDashboard:

@@ -28,6 +28,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
 )  # fmt: skip
 """HTTP status by error type; the first match counts."""
 MOST_FIELDS = 100
+RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by status
 
 
 def one_line(error: Exception) -> str:
@@ -57,9 +58,6 @@ def page(request: Request, name: str, *, status: int = 200, **values: Any) -> HT
 def rendered(name: str, values: Mapping[str, Any]) -> str:
     """Return a page as text."""
     return _environment().get_template(name).render(values)
-
-
-RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by status
 
 
 def refusal(accept: str, status: int, detail: str) -> Response:

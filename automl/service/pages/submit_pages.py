@@ -48,6 +48,13 @@ _EXAMPLES = {
     "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
 }
 """Examples for YAML fields, more helpful than the schema."""
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
+Form = Annotated[Mapping[str, str], Depends(form_of)]
+WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
+_CHANGED_BY_FORM = ("study", "training:", "budget:")
+"""First words of notes about choices that fields of the page can change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,15 +116,6 @@ def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
 def _defined_in(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.py"))[:MOST_FILES]:
         yield from (f"{path.stem}:{name}" for name in sorted(names_defined_in(path)) if not name.startswith("_"))
-
-
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-Context = Annotated[ServiceContext, Depends(service_of)]
-Form = Annotated[Mapping[str, str], Depends(form_of)]
-WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
-_CHANGED_BY_FORM = ("study", "training:", "budget:")
-"""First words of notes about choices that fields of the page can change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

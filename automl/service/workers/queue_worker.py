@@ -25,6 +25,13 @@ from studies.storage.leases.dead_pools import settle_left
 from studies.storage.study_store import Store, StoreError
 from studies.storage.writing.retrying import is_away
 
+POLL_SECONDS = 1.0
+BEAT_SECONDS = 2.0
+LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
+"""Heartbeat gap in seconds after which other workers' heartbeats may have expired, too."""
+AWAY_SECONDS = 30.0
+"""Seconds to pause after a process could not reach the store: the next start would probably fail, too."""
+
 
 def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
     """Charge the last costs of jobs whose process is gone, after living controllers had time to renew leases."""
@@ -36,14 +43,6 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
             settle_left(store, study_id, at_once=True)
         except (StoreError, RunError) as error:  # deleted or taken over since, or its rows are damaged
             log(f"the last seconds of a dead controller are not charged: {error}", level="warning", study_id=study_id)
-
-
-POLL_SECONDS = 1.0
-BEAT_SECONDS = 2.0
-LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
-"""Heartbeat gap in seconds after which other workers' heartbeats may have expired, too."""
-AWAY_SECONDS = 30.0
-"""Seconds to pause after a process could not reach the store: the next start would probably fail, too."""
 
 
 @dataclass(kw_only=True, slots=True)
