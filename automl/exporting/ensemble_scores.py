@@ -53,13 +53,9 @@ def part_of_test(sources: Sequence[Source]) -> Part | None:
         return None
 
 
+@as_a_line(_WHAT)
 def part_of(sources: Sequence[Source], part: str) -> Part:
     """Return the models' predictions on a part of the data. Raises ExportError, or NoTestPartError."""
-    with as_a_line(_WHAT):
-        return _part_of(sources, part)
-
-
-def _part_of(sources: Sequence[Source], part: str) -> Part:
     targets: Any = None
     answers = []
     for source in sources:

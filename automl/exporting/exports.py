@@ -77,7 +77,11 @@ def export_point(
     check_target(out, form)
     where = str(out.absolute() if place is None else place)
     if form == "weights":
-        written = _write_weights(record, trial, checkpoints[0], out, place)
+        from trainers.checkpoints.model_export import export_model  # loads torch, after wrong arguments are refused
+
+        extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
+        written = export_model(checkpoints[0], out, extra, of_task=str(record.spec["task"]), place=place)
+        written |= {"values": values_at(record, trial, written["epoch"])}
     else:
         written = _write_programs(
             record, trial, checkpoints, out, where, seeds=seeds, form=form, base_folder=base_folder, model=model,
@@ -92,16 +96,6 @@ def export_point(
         "format": form,
         "how_to_load": written["how_to_load"],
     }
-
-
-def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path | None) -> dict[str, Any]:
-    extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
-    from trainers.checkpoints.model_export import (
-        export_model,  # loads torch, which takes seconds, so wrong arguments are refused first
-    )
-
-    written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]), place=place)
-    return written | {"values": values_at(record, trial, written["epoch"])}
 
 
 def opened_source(

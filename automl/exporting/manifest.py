@@ -99,6 +99,7 @@ def manifest_of(
     source = sources[0]
     metrics = _means([one.content["metrics"] for one in sources]) if together is None else dict(together)
     spec = source.content["spec"]
+    packages = ("torch", *_PACKAGES_OF_ROWS.get("array" if source.rows is None else source.rows["kind"], ()))
     return {
         "format": FORMAT,
         **origin,
@@ -110,7 +111,7 @@ def manifest_of(
         "answers": _answers(sources, origin, together),
         "signature": _signature(source),
         "programs": program_names(len(sources)),
-        "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
+        "environment": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "licence": None,
     }
 
@@ -118,12 +119,6 @@ def manifest_of(
 def program_names(count: int) -> list[str]:
     """Return the file names of an export's programs."""
     return [PROGRAM] if count == 1 else [PROGRAM.replace(".", f"-{number}.") for number in range(1, count + 1)]
-
-
-def packages_of(source: Source) -> tuple[str, ...]:
-    """Return the PyPI packages that an exported model needs."""
-    kind = "array" if source.rows is None else source.rows["kind"]
-    return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
 
 
 def _answers(

@@ -113,18 +113,14 @@ def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | No
         return runs
     if not kept:
         raise StoreError(f"{text!r} needs a trial with saved models of at least two seeds{_how(record)}")
-    return kept[_best_of(record, kept)]
+    points = takeable(record)
+    ranked = ranked_points(record, points) if points else []
+    inside = [one.trial for one in ranked if one.trial in kept and kept[one.trial][0].epoch == one.epoch]
+    return kept[inside[0] if inside else max(kept, key=lambda trial: max(run.confirmed_at for run in kept[trial]))]
 
 
 def _how(record: StudyRecord) -> str:
     return f". Train some with `automl confirm {record.name} best --seeds 3 --keep-models`"
-
-
-def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) -> int:
-    points = takeable(record)
-    ranked = ranked_points(record, points) if points else []
-    inside = [one.trial for one in ranked if one.trial in kept and kept[one.trial][0].epoch == one.epoch]
-    return inside[0] if inside else max(kept, key=lambda trial: max(run.confirmed_at for run in kept[trial]))
 
 
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:

@@ -73,7 +73,9 @@ def source_of(
         raise TaskError("only the trained command itself can read its model. Pass --format weights to copy the files")
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
-        call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)
+        names = ("study", "trial", "task", "task_options", "params", "training", "seed")
+        one_rank = TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
+        call = model_of_function(task, one_rank, content, checkpoint, model)
         return Source(call=call, rows=_rows(task, call), answers={"kind": "array"}, data={}, content=rest)
     if model is not None:
         raise TaskError(f"--model {model}: only training functions have several models. Leave --model out")
@@ -95,11 +97,6 @@ def with_data(source: Source) -> Source:
     """Return the source with all facts of its training data."""
     assert source.task is not None  # noqa: S101 - the caller has checked
     return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
-
-
-def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:
-    names = ("study", "trial", "task", "task_options", "params", "training", "seed")
-    return TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
 
 
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:

@@ -155,7 +155,8 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def read_tables(paths: Sequence[str]) -> History:
     """Read a table of runs, and tables of their learning curves. Raises SpecError if a file is unreadable."""
     tables = {path: _columns(path) for path in paths}
-    curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
+    # A table of learning curves has a column of steps, then a column per run.
+    curved = [path for path, names in tables.items() if len(names) > 1 and all(_BETWEEN in one for one in [*names][1:])]
     if len(tables) - len(curved) != 1:
         problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
         raise SpecError(", ".join(paths), (), f"{problem}. Add the table with the runs of the curves: --from runs.csv")
@@ -173,11 +174,6 @@ def read_tables(paths: Sequence[str]) -> History:
         problem = f"found {names.count(wrong[0])} rows with the Name {wrong[0]!r}, allowed: one for each curve"
         raise SpecError(source, (), f"{problem}. Export both files again, with a Name for each run")
     return History(source=source, runs=tuple(_run(row, curves.get(row.get("Name") or "", {})) for row in rows))
-
-
-def _are_of_curves(names: Sequence[str]) -> bool:
-    """Return whether a table has learning curves: a column of steps, then a column per run."""
-    return len(names) > 1 and all(_BETWEEN in one for one in names[1:])
 
 
 def _columns(path: str) -> Columns:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
-from packaging.utils import NormalizedName, canonicalize_name
+from packaging.utils import canonicalize_name
 
 from automl.exporting.atomic_outputs import ExportError, new_folder
 from automl.exporting.formats import write_package
@@ -42,23 +42,19 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
     """Return the files beside the package, by name. `model_bytes` is the model's size on disk."""
     # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
+    members = manifest.get("members")
     values = {
         "model": _MODEL,
         "port": _PORT,
         "user_id": _USER_ID,
         "name": cluster_name(str(manifest["study"]), "model"),
         "study": manifest["study"],
-        "what": _what(manifest),
+        "what": f"an ensemble of {len(members)} models" if members else f"trial {manifest['trial']}",
         "licence": manifest["licence"],
         "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
         "mebibytes": mebibytes,
     }
     return rendered(Path(__file__).with_name("files"), values)
-
-
-def _what(manifest: Mapping[str, Any]) -> str:
-    members = manifest.get("members")
-    return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
 
 
 def pinned(packages: tuple[str, ...]) -> list[str]:
@@ -75,13 +71,10 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
         found = None if name in versions or name.startswith(_OF_ACCELERATORS) else _found(name)
         if found is not None:  # else it is listed already, or needed only on another platform
             versions[name] = found.version.partition("+")[0]
-            waiting += _needed_by(found)
+            needs = map(Requirement, found.requires or ())
+            plain = [one for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+            waiting += [canonicalize_name(one.name) for one in plain]
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
-
-
-def _needed_by(package: metadata.Distribution) -> list[NormalizedName]:
-    needs = map(Requirement, package.requires or ())
-    return [canonicalize_name(one.name) for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def _found(name: str) -> metadata.Distribution | None:

@@ -72,7 +72,9 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             f"transformers.Trainer has rank {ranks[1]} of {ranks[0]}, but the trial has rank {trial.rank} of "
             f"{trial.world_size}. Create its arguments with TrainingArguments(**options(trial))"
         )
-    _keep_to_one_gpu(trainer)
+    if trainer.args.n_gpu > 1:  # by default a single rank would use all GPUs, with a larger batch
+        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
+        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
     kept = _Kept(trainer)
     calls = EpochCalls(trial, hugging_face=kept)
     trial.modules.append(trainer.model)
@@ -90,13 +92,6 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             folder = files.enter_context(tempfile.TemporaryDirectory())
             kept.write(Path(folder))
         trainer.train(resume_from_checkpoint=folder)
-
-
-def _keep_to_one_gpu(trainer: Trainer) -> None:
-    """Keep the trainer to this rank's GPU. By default a single rank would use all GPUs, with a larger batch."""
-    if trainer.args.n_gpu > 1:
-        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
-        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
 
 
 class TrialCallback(TrainerCallback):

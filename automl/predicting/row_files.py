@@ -151,7 +151,10 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     is_row = bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(names) & set(known)
                     if not is_row:
                         names = [name or f"column_{number}" for number, name in enumerate(names)]
-                        _check_differ(path, names)
+                        if twice := doubled(names):
+                            columns = listed(map(shown, twice))
+                            problem = f"the column {columns} appears twice. Give each column its own name"
+                            raise ExportError(f"{path}: line 1: {problem}")
                         continue
                     names = [f"column_{number}" for number in range(len(cells))]
                 where = f"{path}: line {reader.line_num}"
@@ -180,12 +183,6 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
 def _unquoted(cells: list[str]) -> list[str]:
     """Remove quotation marks around whole cells. Other quotation marks belong to the text."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
-
-
-def _check_differ(path: Path, names: Sequence[str]) -> None:
-    if twice := doubled(names):
-        names = listed(map(shown, twice))
-        raise ExportError(f"{path}: line 1: the column {names} appears twice. Give each column its own name")
 
 
 def _encoding(form: Mapping[str, Any]) -> str:
