@@ -3,7 +3,7 @@
 import functools
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -63,3 +63,8 @@ def exposition() -> bytes:
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
+
+
+def worker_ended(pid: int, folder: str) -> None:
+    """Delete an ended worker's gauges. Its counters stay."""
+    mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

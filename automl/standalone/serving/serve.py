@@ -166,6 +166,6 @@ class _Worker(UvicornWorker):
 
 
 def _worker_ended(_master: Arbiter, worker: Any) -> None:
-    from prometheus_client.multiprocess import mark_process_dead
+    from .metrics import worker_ended
 
-    mark_process_dead(worker.pid, os.environ[_FIGURES])  # type: ignore[no-untyped-call]
+    worker_ended(worker.pid, os.environ[_FIGURES])
