@@ -95,7 +95,7 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
     """Return the saved seeds of `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`; None for other texts.
 
-    By default, it takes the trial with the best expected value and two saved models, and the last confirmed epoch.
+    The default trial has the best expected value and two saved models, the default epoch is the last confirmed epoch.
     Raises StoreError, with the command that trains such models, if there are none.
     """
     name, sign, rest = text.partition(":")

@@ -233,7 +233,6 @@ class Translator:
 
 
 def _typed(parameter: Parameter, value: object) -> Any:
-    """Convert a value to the parameter's type."""
     if isinstance(parameter, Categorical):
         return next((one for one in parameter.choices if _is_same(one, value)), value)
     try:

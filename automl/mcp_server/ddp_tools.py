@@ -44,8 +44,8 @@ def run_ddp_simulation(
 ) -> Mapping[str, Any]:
     """Train a task with DDP on this machine.
 
-    Returns losses and seconds of each rank, effective batch and scaled learning rate. Without confirm_cost_usd, the
-    tool only returns the expected cost.
+    Returns losses and seconds of each rank, effective batch and scaled learning rate; without confirm_cost_usd, only
+    the expected cost.
     """
     _check_may_train(backend, task, mlflow)
     machine = this_machine()
@@ -97,8 +97,7 @@ def compare_ddp_vs_single(
 ) -> Mapping[str, Any]:
     """Train the same steps with one rank and with several on this machine.
 
-    Returns measured speed-up, efficiency and dollars. Without confirm_cost_usd, the tool only returns the expected
-    cost.
+    Returns measured speed-up, efficiency and dollars; without confirm_cost_usd, only the expected cost.
     """
     _check_may_train(backend, task)
     machine = this_machine()

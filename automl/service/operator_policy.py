@@ -141,7 +141,6 @@ def names_defined_in(file: Path) -> frozenset[str]:
 
 
 def _file_of(module: str, folder: Path) -> Path | None:
-    """Return the file of a module in a folder, or None."""
     place = folder.joinpath(*module.split("."))
     return next((one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()), None)
 

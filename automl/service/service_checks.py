@@ -171,7 +171,7 @@ def _artifacts(store: Store, given: str | None) -> str:
 
 
 def _latest_folder(store: Store) -> str | None:
-    """Return the artifacts folder of the latest job, or None without a job."""
+    """Return the latest job's artifacts folder, above its project's folder, or None without a job."""
     query = sa.select(t.jobs.c.spec).where(t.jobs.c.kind != "confirm").order_by(t.jobs.c.id.desc()).limit(1)
     with store.snapshot() as connection:
         spec = connection.execute(query).scalar()

@@ -70,7 +70,7 @@ def answer_of(
 ) -> dict[str, Any]:
     """Run a module in a separate process, and parse its last line on stdout as JSON.
 
-    The module's `main` must report errors within `telling`, which are raised here again.
+    The module's `main` reports errors through `telling`; this function raises them again.
 
     Raises:
         UserError: The input is wrong, or the program failed; the message is the last line of its stderr.

@@ -189,10 +189,8 @@ class TeamStudies:
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
         """Queue an ended study again. `overrides` may change the budget and faults.
 
-        Raises:
-            ForbiddenError: The caller may only read, or may not change another user's budget.
-            ConflictError: The study has not ended, or is being confirmed.
-            SpecError: An override is wrong.
+        Raises ForbiddenError if the caller may only read, or may not change another user's budget, ConflictError if the
+        study has not ended or is being confirmed, SpecError if an override is wrong.
         """
         self.check_may_write()
         job = self.job(name)
@@ -223,7 +221,7 @@ class TeamStudies:
         """Delete an ended study with its checkpoints and copies. Its cost stays in the accounts.
 
         An interrupted deletion can be repeated. Raises ConflictError if the study has not ended, StoreError if it is
-        being confirmed.
+        running or being confirmed.
         """
         self.check_may_write()
         job = self.job(name)
@@ -242,7 +240,7 @@ class TeamStudies:
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
         """Limit spending over all studies; None removes the limit. Admins only."""
         if not self.identity.is_admin:
-            raise ForbiddenError("limits: only an admin may set them")
+            raise ForbiddenError("limits: only an admin may set them. Ask an admin")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
 
     def _asked(self, name: str, what: Any) -> Job:

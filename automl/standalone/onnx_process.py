@@ -121,7 +121,6 @@ def _arrays(content: bytes) -> list[Any]:
 
 
 def _answer_messages(path: str) -> None:
-    """Answer messages on stdin until it closes."""
     messages: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that output of libraries does not mix with answers

@@ -62,7 +62,7 @@ class Gate:
         self._late: Future[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and forward or refuse it."""
+        """Check a request, then forward or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

@@ -22,7 +22,7 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 async def admin_context(request: Request) -> ServiceContext:
     """Return the service. Raises ForbiddenError unless the caller is an admin."""
     if not identity_of(request).is_admin:
-        raise ForbiddenError("role: only an admin may do this")
+        raise ForbiddenError("role: only an admin may do this. Ask an admin")
     return context_of(request)
 
 

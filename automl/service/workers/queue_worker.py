@@ -143,7 +143,7 @@ class Worker:
         if gap_seconds >= LONGEST_GAP_SECONDS:  # others could not reach it either: wait for their heartbeats
             self._steady_since = self._beaten_at
         for run_id in asked.keys() - self._running.keys():  # the database's answer to its start or end was lost
-            self.queue.end_run(run_id, "lost", "its worker has no process for it; it continues later")
+            self.queue.end_run(run_id, "lost", "its worker has no process of the job; the job continues later")
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
@@ -211,7 +211,7 @@ class Worker:
                 return outcome_of_closed(running.job, study.stop_reason), ""  # the request came after its end
             return "preempted", ""  # before its controller could drain
         if code == STORE_AWAY:
-            return "lost", "its process could not reach the store; it continues later"
+            return "lost", "its process could not reach the store; the job continues later"
         if code < 0:
             return "died", f"its process was ended by signal {-code}"
         return "failed", f"its process ended with exit code {code}; the worker's log has more"
