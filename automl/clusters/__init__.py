@@ -1,1 +1,1 @@
-"""Writes the files that SLURM, Kubernetes (with KubeRay or Kubeflow) and compose need to run studies."""
+"""Writes files for SLURM, Kubernetes (with KubeRay or Kubeflow) and compose to run studies."""

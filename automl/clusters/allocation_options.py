@@ -1,4 +1,4 @@
-"""Options of the commands that ask a cluster for machines."""
+"""Options of commands that ask a cluster for machines."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -9,11 +9,11 @@ import click
 from automl.clusters.slurm_script import Allocation
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-CPUS_PER_GPU = 4  # default number of CPUs for each GPU of a node, or for a node without GPUs
+CPUS_PER_GPU = 4  # default CPUs for each GPU of a node, or for a node without GPUs
 
 
 def nodes_options(command: _Command) -> _Command:
-    """Add the command-line options for the number and size of a cluster's nodes."""
+    """Add options for the number and size of a cluster's nodes."""
     for option in (
         click.option(
             "--cpus-per-task",
@@ -31,7 +31,7 @@ def nodes_options(command: _Command) -> _Command:
 
 
 def slurm_options(command: _Command) -> _Command:
-    """Add the command-line options of a SLURM job, which `allocation_of` reads."""
+    """Add the options of a SLURM job, which `allocation_of` reads."""
     for option in (
         click.option(
             "--warning-seconds", type=click.IntRange(1), default=300, show_default=True,
@@ -46,11 +46,11 @@ def slurm_options(command: _Command) -> _Command:
 
 
 def allocation_of(given: dict[str, Any]) -> Allocation:
-    """Return the SLURM allocation that the options of `slurm_options` describe."""
+    """Return the allocation of the options of `slurm_options`."""
     cpus = given["cpus_per_task"] or cpus_of_node(given["gpus_per_node"])
     return Allocation(**{one.name: given[one.name] for one in fields(Allocation)} | {"cpus_per_task": cpus})
 
 
 def cpus_of_node(gpus: int) -> int:
-    """Return the default number of CPUs of a node with this number of GPUs."""
+    """Return a node's default number of CPUs."""
     return CPUS_PER_GPU * max(gpus, 1)

@@ -1,4 +1,4 @@
-"""Writes folders for Kubernetes and compose: manifests and an image for a study, one training, or the service."""
+"""Writes folders for Kubernetes and compose: manifests and an image, for a study, a training or the service."""
 
 import platform
 import shutil
@@ -25,12 +25,25 @@ _NODE_PORT = 6380
 _POSTGRES = "17"
 _GIB_PER_CPU = 4
 _PROGRAM = ("python", "-m", "automl.clusters.ray_job")
-"""Command of a RayJob, without shell syntax, because the operator copies it into a script."""
+"""Command of a RayJob, without shell syntax, because KubeRay copies it into a script."""
+FOLDER = "/home/automl/study"  # folder of spec and code in the image, where all commands run
+CHECKPOINTS = "artifacts"  # folder below it, where a volume is mounted
+MLFLOW_FOLDER = "/home/automl/mlflow"
+UPLOADS_FOLDER = "/home/automl/uploads"
+PORT = 8765
+TOKENS = "/run/secrets/automl/tokens"
+USER_ID = 1000
+_PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
+_WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
+"""Extras added to pinned lines, since they may be missing here. KubeRay's jobs need Ray's dashboard."""
+_NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
+_MOST_FILES = 200  # most Python files of a study's code
+_TEMPLATES = Path(__file__).with_name("image_files")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """Machines that a manifest requests. Defaults: 4 CPUs per GPU (all for compose), an image named after the study."""
+    """Machines of a manifest. Defaults: 4 CPUs per GPU (all for compose), an image named after the study."""
 
     nodes: int
     gpus_per_node: int
@@ -38,7 +51,7 @@ class Machines:
     image: str | None = None
 
     def values(self, study: str) -> dict[str, Any]:
-        """Return the values that fill the manifests' templates."""
+        """Return values for the manifests' templates."""
         name = cluster_name(study, "study")
         image = self.image or f"{name}:latest"
         cpus = self.cpus_per_node or cpus_of_node(self.gpus_per_node)
@@ -68,7 +81,7 @@ def write_manifests(
 ) -> None:
     """Write manifests, Dockerfiles and a README with the commands to `out`, a new or empty folder.
 
-    Raises UserError for an unfit spec, or too many Python files in its folder. `training`: see `arguments_of_training`.
+    Raises UserError for an unfit spec, or too many Python files. `training` is for `arguments_of_training`.
     """
     values = {**values_of_image(), **machines.values(spec.study), "task": spec.task}
     match target:
@@ -94,9 +107,9 @@ def write_manifests(
 def arguments_of_training(
     spec: StudySpec, nodes: int, ranks: int, *, given: Sequence[str] = (), epochs: int | None = None
 ) -> list[str]:
-    """Return the arguments of torchrun in each pod, in which Kubernetes replaces RANK and MASTER_*.
+    """Return the arguments of torchrun in each pod. Kubernetes replaces RANK and MASTER_*.
 
-    `given` has parameters as NAME=VALUE. Raises UserError for a command, or a parameter that cannot be read.
+    `given` has parameters as NAME=VALUE. Raises UserError for a command, or an unreadable parameter.
     """
     if spec.task == COMMAND:
         raise UserError("task: only a study can run a shell command. Name a task or a training function")
@@ -142,23 +155,8 @@ def _parts(image: str) -> tuple[str, str]:
     return (name, tag) if colon and "/" not in tag else (image, "latest")
 
 
-FOLDER = "/home/automl/study"  # folder of the spec and its code in the image, and working directory of all commands
-CHECKPOINTS = "artifacts"  # folder in it where a volume is mounted
-MLFLOW_FOLDER = "/home/automl/mlflow"
-UPLOADS_FOLDER = "/home/automl/uploads"
-PORT = 8765
-TOKENS = "/run/secrets/automl/tokens"
-USER_ID = 1000
-_TEMPLATES = Path(__file__).with_name("image_files")
-_PACKAGES = ("automl-search", "fastapi", "prometheus-client", "psycopg", "pydantic-settings", "uvicorn")
-_WITH_EXTRAS = {"psycopg": "psycopg[binary]", "ray": "ray[default]"}
-"""Extras that may be missing here, and so have no pinned version. KubeRay's jobs need Ray's dashboard."""
-_NO_CODE = frozenset({"__pycache__", "site-packages", "node_modules", "venv", "tests"})
-_MOST_FILES = 200  # most Python files that can be the code of a study
-
-
 def values_of_image() -> dict[str, Any]:
-    """Return the values that fill the templates of the image."""
+    """Return values for the image's templates."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "user_id": USER_ID,
@@ -173,7 +171,7 @@ def values_of_image() -> dict[str, Any]:
 
 
 def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
-    """Write Dockerfiles and the files they copy. Raises ExportError (missing package), UserError (too many files)."""
+    """Write Dockerfiles and the files they copy. Raises ExportError (no package) or UserError (too many files)."""
     write_texts(folder, rendered(_TEMPLATES, values_of_image()))
     lines = [_with_extra(line) for line in pinned(_PACKAGES)]
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -188,7 +186,7 @@ def write_image(folder: Path, spec: StudySpec, file: Path) -> None:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts, given by file name, to files of a folder."""
+    """Write texts by file name into a folder."""
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -200,7 +198,7 @@ def _has_own_code(spec: StudySpec) -> bool:
 
 
 def code_beside(file: Path) -> list[Path]:
-    """Return the Python files in the spec's folder and visible subfolders. Raises UserError above `_MOST_FILES`."""
+    """Return the Python files in a spec's folder and visible subfolders. Raises UserError above `_MOST_FILES`."""
     base = file.absolute().parent
     found = []
     for code in sorted(base.rglob("*.py")):

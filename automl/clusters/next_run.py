@@ -1,4 +1,4 @@
-"""Runs one study in a cluster's job: `python -m automl.clusters.next_run SPEC STUDY RAY_ADDRESS`."""
+"""Runs a study in a cluster's job: `python -m automl.clusters.next_run SPEC STUDY RAY_ADDRESS`."""
 
 import os
 import sys
@@ -10,13 +10,12 @@ from studies.storage.leases import lease
 from studies.storage.schema.engine import exists
 from studies.storage.study_store import Store
 
-LEASE_SECONDS = 60.0
-"""Most seconds to wait for the previous run's lease to expire, if the run was killed on another node."""
+LEASE_SECONDS = 60.0  # most seconds to wait for the lease of a previous run that was killed on another node
 _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Replace this process by `automl resume` if the store has the study, else by `automl launch`."""
+    """Become `automl resume` if the store has the study, else `automl launch`."""
     spec, study, address = sys.argv[1:]
     try:
         verb = ("resume", study) if _is_stored(study) else ("launch", spec)
@@ -28,7 +27,7 @@ def main() -> None:
 
 
 def _is_stored(study: str) -> bool:
-    """Return whether the store has the study, after waiting for a controller that may have died a moment ago."""
+    """Return whether the store has the study, after waiting for the lease of a dead controller."""
     url = store_url(None)
     if not exists(url):
         return False

@@ -1,11 +1,11 @@
-"""Waits until NODES nodes have joined the Ray cluster at ADDRESS; an earlier start would count too few devices."""
+"""Waits until NODES nodes have joined the Ray cluster at ADDRESS: an earlier start would count too few devices."""
 
 import sys
 
 from studies.gangs.pool_protocol import PoolError
 from studies.gangs.ray_cluster import wait_for_nodes
 
-SECONDS = 600.0  # most seconds to wait; Python and Ray load slowly from a file system that many nodes share
+SECONDS = 600.0  # most seconds to wait; Python and Ray load slowly from a shared file system
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Runs `automl` in a RayJob. Exits with 0 if no trial is complete, because a retry would not help."""
+"""Runs `automl` in a RayJob. Exits with 0 without a complete trial, because a retry would not help."""
 
 from automl.cli import main as run_automl
 from automl.terminal.echo import NOTHING_COMPLETE
 
 
 def main() -> None:
-    """Run the command line. Exit with 0 instead of 3, the code for a study without a complete trial."""
+    """Run the command line. Exit with 0 instead of 3, the code for no complete trial."""
     try:
         run_automl()
     except SystemExit as ended:

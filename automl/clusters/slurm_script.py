@@ -1,4 +1,4 @@
-"""Writes a study's sbatch script, which starts Ray and the study, and requeues the job at each time limit."""
+"""Writes a study's sbatch script, which starts Ray and the study, and requeues the job at its time limit."""
 
 import re
 import sys
@@ -16,14 +16,18 @@ from studies.storage.schema.engine import absolute_url, parse_url
 _TEMPLATES = Path(__file__).with_name("slurm_files")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d{1,2}){0,2})")
 _NAME = re.compile(r"[A-Za-z0-9._,-]+")
-_PATIENCE = 0.75
-"""Fraction of the time between warning and limit for draining; the rest is for SLURM to requeue the job."""
+_PATIENCE = 0.75  # fraction of the time between warning and limit for draining; SLURM needs the rest to requeue the job
 _LEAST_WARNING_SECONDS = 10
+MARK = "`automl export-cluster"  # in a comment of each written file, which may be overwritten
+_SQLITE = (
+    "the store is SQLite: each node of the job has to see its file, on a file system with working locks. "
+    "PostgreSQL needs neither"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """Resources of a SLURM job. The study saves its trials and stops `warning_seconds` before the time limit."""
+    """Resources of a SLURM job. The study drains `warning_seconds` before the time limit."""
 
     nodes: int
     gpus_per_node: int
@@ -34,7 +38,7 @@ class Allocation:
     account: str | None = None
 
     def check(self) -> None:
-        """Raise UserError if SLURM would refuse an option, or if the time limit leaves no time to train."""
+        """Raise UserError for an option that SLURM would refuse, or a time limit without time to train."""
         seconds = seconds_of(self.time)
         if not _LEAST_WARNING_SECONDS <= self.warning_seconds <= seconds / 2:
             allowed = f"{_LEAST_WARNING_SECONDS} to {seconds // 2} (half of --time {self.time})"
@@ -47,12 +51,12 @@ class Allocation:
                 raise UserError(f"{option}: found {name!r}, allowed: letters, digits and . _ , -")
 
     def slots(self, spec: StudySpec) -> int:
-        """Return the number of slots (devices for trials) that fit into the allocation."""
+        """Return the number of slots in the allocation."""
         takes_gpus = self.gpus_per_node and spec.resources.device != "cpu"
         return self.nodes * (self.gpus_per_node if takes_gpus else self.cpus_per_task // spec.resources.cpus_per_rank)
 
     def options(self) -> tuple[str, ...]:
-        """Return the options in the form of sbatch's command line."""
+        """Return the options of sbatch."""
         given = {
             "nodes": self.nodes,
             "ntasks-per-node": 1,
@@ -66,7 +70,7 @@ class Allocation:
 
 
 def script_of(spec: StudySpec, file: Path, allocation: Allocation, *, folder: Path) -> str:
-    """Return a study's sbatch script. Relative paths start in `folder`. Raises UserError if the study does not fit."""
+    """Return a study's sbatch script, for relative paths in `folder`. Raises UserError if the study does not fit."""
     allocation.check()
     _check_room(spec, allocation)
     store = absolute_url(spec.store, folder)
@@ -96,7 +100,7 @@ def job_name(study: str) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """Return a SLURM time limit in seconds. Raises UserError for an unknown form or less than one minute."""
+    """Return a SLURM time limit in seconds. Raises UserError for another form, or less than a minute."""
     found = _TIME.fullmatch(time)
     parts = [int(part) for part in found["rest"].split(":")] if found else []
     if found and found["days"] is not None:
@@ -129,11 +133,8 @@ def _check_room(spec: StudySpec, allocation: Allocation) -> None:
         )
 
 
-MARK = "`automl export-cluster"  # marker in a comment of each written file; marked files may be overwritten
-
-
 def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
-    """Write text files, all or none. Raises UserError if a file exists that this program did not write."""
+    """Write text files, all or none. Raises UserError for a file that this program did not write."""
     for file in files:
         if file.is_dir():
             raise UserError(f"--out: {file} is a folder. Name a file to write")
@@ -149,16 +150,10 @@ def write_files(files: Mapping[Path, str], *, executable: bool = False) -> None:
             raise UserError(f"--out: {file} cannot be written ({error.strerror})") from None
 
 
-_SQLITE = (
-    "the store is SQLite: each node of the job has to see its file, on a file system with working locks. "
-    "PostgreSQL needs neither"
-)
-
-
 def write_job(spec: StudySpec, file: Path, allocation: Allocation, out: Path | None) -> tuple[Path, tuple[str, ...]]:
     """Write a study's sbatch script. Returns its path and warnings.
 
-    Raises UserError for an unfit allocation, or if the path holds another program's file.
+    Raises UserError for an unfit allocation, or a path with another program's file.
     """
     script = (out or Path(f"{spec.study}.sbatch")).absolute()
     write_files({script: script_of(spec, file, allocation, folder=Path.cwd())}, executable=True)

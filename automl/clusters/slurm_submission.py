@@ -31,11 +31,13 @@ _ENDED = frozenset(
 )
 _FORGOTTEN = "Invalid job id"
 _SECONDS = 60
+LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 600.0  # most seconds without an answer of SLURM, such as during its restart. The job keeps running
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """State of a job in SLURM's words, such as PENDING or RUNNING; GONE if SLURM no longer lists the job."""
+    """A job's state in SLURM's words, such as PENDING; GONE if SLURM no longer lists the job."""
 
     state: str
     reason: str = ""
@@ -43,7 +45,7 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the job has ended and will not run again."""
+        """Return whether the job will not run again."""
         return self.state in _ENDED or self.state == "GONE"
 
     def __str__(self) -> str:
@@ -53,7 +55,7 @@ class JobState:
 
 
 def check_installed() -> None:
-    """Raise UserError, with advice, if SLURM's commands are not installed."""
+    """Raise UserError if SLURM's commands are not installed."""
     if shutil.which("sbatch") is None:
         raise UserError(
             "--slurm: this machine has no sbatch. Run the command on a machine that submits to SLURM, or write "
@@ -61,19 +63,13 @@ def check_installed() -> None:
         )
 
 
-def job_of_name(name: str) -> str:
-    """Return the id of the user's waiting or running job of this name, or an empty text if there is no such job."""
-    answer = _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A")
-    return answer.split()[0] if answer.split() else ""
-
-
 def submit(script: Path) -> str:
-    """Submit a script and return the job's id. Raises RunError with SLURM's message if SLURM refuses the script."""
+    """Submit a script, and return the job's id. Raises RunError with SLURM's message if SLURM refuses."""
     return _asked("sbatch", "--parsable", str(script)).strip().partition(";")[0]
 
 
 def state_of(job: str) -> JobState:
-    """Ask SLURM for the state of a job."""
+    """Ask SLURM for a job's state."""
     try:
         answer = _asked("squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T|%r|%N").strip()
     except RunError as error:
@@ -98,11 +94,6 @@ def _asked(*command: str) -> str:
     return done.stdout
 
 
-LOOK_SECONDS = 5.0
-PATIENCE_SECONDS = 600.0
-"""Most seconds without an answer of SLURM, for example while its controller restarts. The job keeps running."""
-
-
 def follow(
     look_at_job: Callable[[], JobState],
     look_at_study: Callable[[], StudyRecord | None],
@@ -112,7 +103,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[JobState, StudyRecord | None]:
-    """Print changes of job and study until the job ends. Raises RunError if SLURM is silent for `PATIENCE_SECONDS`."""
+    """Print changes of job and study until the job ends. Raises RunError after `PATIENCE_SECONDS` without an answer."""
     told, job, failed_at = "", None, None
     while True:
         try:
@@ -137,12 +128,14 @@ def follow(
 def submit_to_slurm(
     spec: Path, out: Path | None, store: str | None, *, follow: bool, as_json: bool, allocation: Mapping[str, Any]
 ) -> None:
-    """Submit a study's script; with `follow`, wait and exit with its exit code. Raises UserError if it is refused."""
+    """Submit a study's script; with `follow`, exit with the study's exit code. Raises UserError if a job runs it."""
     check_installed()
     parsed = read_spec(spec, (), store)
     name = job_name(parsed.study)
-    if running := job_of_name(name):
-        raise UserError(f"SLURM job {running} already runs {parsed.study}. End the job first: `scancel {running}`")
+    if running := _asked("squeue", "--noheader", "--me", "--name", name, "--format", "%A").split():
+        raise UserError(
+            f"SLURM job {running[0]} already runs {parsed.study}. End the job first: `scancel {running[0]}`"
+        )
     script, warnings = write_job(parsed, spec, allocation_of(dict(allocation)), out)
     for line in warnings:
         warn(line)

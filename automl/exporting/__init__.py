@@ -1,1 +1,1 @@
-"""Export of models as programs that run without their training code; `exports` is the entry point."""
+"""Exports models as programs that run without their training code. `exports` is the entry point."""

@@ -1,4 +1,4 @@
-"""Writes files, folders and ZIP archives completely or not at all, and turns errors of exports into one line."""
+"""Writes files, folders and ZIP archives completely or not at all, and reports errors in one line."""
 
 import json
 import shutil
@@ -13,16 +13,18 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 from automl.standalone.provenance import digest_of, remember
 from search_spaces.messages import RunError, UserError
 
+DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
+
 
 def check_new_folder(out: Path) -> None:
-    """Raise ExportError if `out` is a file, or a folder that is not empty."""
+    """Raise ExportError unless `out` is missing or an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"--out: {str(out)!r} exists already. Name a folder that is new or empty")
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `out` when the `with` block ends without an error."""
+    """Yield a temporary folder that replaces `out` after a `with` block without errors."""
     check_new_folder(out)
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
@@ -37,7 +39,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same file name, which replaces `out` when the block ends without an error."""
+    """Yield a temporary path of the same name that replaces `out` after a `with` block without errors."""
     with told_as_output(out):
         folder = Path(mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     try:
@@ -50,7 +52,7 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def told_as_output(out: Path) -> Iterator[None]:
-    """Turn a failure to write an output into an ExportError with a message of one line."""
+    """Turn a failure to write an output into an ExportError."""
     try:
         yield
     except OSError as error:
@@ -63,7 +65,7 @@ class ExportError(UserError):
 
 @contextmanager
 def as_a_line(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code, except NoTestPartError, into an ExportError with its last line."""
+    """Turn an error of the user's code, except NoTestPartError, into an ExportError with its last line."""
     from trainers.contract.user_code import error_line
     from trainers.protocol import NoTestPartError, TaskError
 
@@ -80,20 +82,16 @@ def as_a_line(what: str) -> Iterator[None]:
         raise ExportError(f"{what}: the task's own code raised {line}") from error
 
 
-DESCRIPTION = "export.json"  # archive member with the output of `automl export --json`
-
-
 def pack(out: Path, written: Mapping[str, Any], file: BinaryIO) -> None:
-    """Write an exported model and `written`, the result of `export_point`, into a ZIP archive."""
-    # Weights do not compress.
-    with ZipFile(file, "w", ZIP_STORED) as archive:
+    """Write an exported model and `written`, from `export_point`, into a ZIP archive."""
+    with ZipFile(file, "w", ZIP_STORED) as archive:  # weights do not compress
         archive.writestr(DESCRIPTION, json.dumps(written, indent=1))
         for path in sorted([out, *out.rglob("*")]):
             archive.write(path, path.relative_to(out.parent))
 
 
 def unpack(file: BinaryIO, out: Path) -> dict[str, Any]:
-    """Extract an archive's model to `out`, a file or a new or empty folder. Returns the result that `pack` stored."""
+    """Extract an archive's model to `out`, a file or a new or empty folder. Returns `written` of `pack`."""
     try:
         with ZipFile(file) as archive:
             written: dict[str, Any] = json.loads(archive.read(DESCRIPTION))

@@ -1,4 +1,4 @@
-"""The model card of an export: purpose, quality, cost and use of the model."""
+"""The model card of an export: the model's purpose, quality, cost and use."""
 
 import json
 import re
@@ -29,10 +29,11 @@ _OUT_OF_FOLD = (
     "answers with the mean of all these models, which is usually slightly better: expect the metrics of the test "
     "part, or without a test part at least the validation metrics.\n"
 )
+EXAMPLE_IMAGE = "input_example.png"  # name of the example file in an image model's package
 
 
 def card_of(manifest: Mapping[str, Any], *, file: str = "") -> str:
-    """Return the model card as Markdown with Hugging Face's metadata. `file` names a single-file model, or is empty."""
+    """Return the model card as Markdown with Hugging Face's metadata. `file` names a single-file model."""
     metrics = manifest["metrics"].items()
     told = {name: value for name, value in metrics if name not in OUR_METRICS or name in _OF_MODELS}
     parts = [
@@ -107,7 +108,7 @@ def _confirmation(manifest: Mapping[str, Any]) -> str:
     if "members" in manifest:
         return ""
     if not confirmed:
-        return "The search chose these figures among many, so they flatter. They were not confirmed with fresh seeds.\n"
+        return "The search chose the best of many figures, so they are optimistic. No fresh seeds confirmed them.\n"
     title = f"Confirmed with {plural(confirmed['seeds'], 'fresh seed')}, on the {confirmed['measured_on']} part"
     if "alone" in confirmed:
         alone = {name: f"{_mean(one)} alone" for name, one in confirmed["alone"].items()}
@@ -166,23 +167,20 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: object) -> str:
-    """Escape a user's text to one line of Markdown without code, links, images or HTML."""
+    """Escape a text to one line of Markdown without code, links, images or HTML."""
     return re.sub(r"([`|<>\\\[\]!*])", r"\\\1", one_line(str(text)))
 
 
 def _code(text: object) -> str:
-    """Return a user's text as a Markdown code span on one line, which also works inside a table."""
+    """Return a text as a Markdown code span on one line, also for tables."""
     plain = one_line(str(text)).replace("|", "\\|")
     fence = "`" * (max(map(len, re.findall("`+", plain)), default=0) + 1)
     space = " " if "`" in plain else ""
     return f"{fence}{space}{plain}{space}{fence}"
 
 
-EXAMPLE_IMAGE = "input_example.png"  # file name of the example in a package of an image model
-
-
 def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return an example row, or for images a file name (see `example_image`); empty if the form of rows is unknown."""
+    """Return an example row, for images a file name (see `example_image`); nothing for an unknown form of rows."""
     rows = manifest["rows"]
     kind = None if rows is None else rows["kind"]
     if kind == "table":
@@ -196,7 +194,7 @@ def example_rows(manifest: Mapping[str, Any]) -> list[Any]:
 
 
 def example_image(manifest: Mapping[str, Any]) -> bytes | None:
-    """Return a grey PNG image of the model's input size, or None for other models."""
+    """Return a grey PNG of an image model's input size, or None."""
     rows = manifest["rows"]
     if rows is None or rows["kind"] != "image":
         return None

@@ -1,4 +1,4 @@
-"""Computes predictions and metrics of an ensemble, which averages its models' probabilities or numbers."""
+"""Computes predictions and metrics of an ensemble, the mean of its models' probabilities or numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ _SMALLEST = 1e-30  # lower bound on probabilities, so that each has a logarithm
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Targets of a part of the data, and the predictions of each model."""
+    """Targets of a part of the data, and each model's predictions."""
 
     targets: Any
     answers: tuple[Tensor, ...]
 
 
 def check_kind(source: Source) -> None:
-    """Raise ExportError if the model's predictions are neither classes nor numbers, and so have no average."""
+    """Raise ExportError if the model predicts neither classes nor numbers, whose mean is defined."""
     kind = source.answers["kind"]
     if kind not in MEANS or source.task is None:
         raise ExportError(f"ensemble: the models return {kind!r}; only classes and numbers can be averaged")
 
 
 def meaning(answers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the facts that interpret a model's outputs: the class names, or the mean and deviation of numbers."""
+    """Return the meaning of outputs: class names, or mean and deviation of numbers."""
     return tuple(answers.get(name) for name in ("kind", "labels", "mean", "deviation"))
 
 
 def part_of_test(sources: Sequence[Source]) -> Part | None:
-    """Return the models' predictions on the test part of the data, or None if the task has no test part."""
+    """Return the models' predictions on the test part, or None without a test part."""
     task = sources[0].task
     if task is None or not has_test_part(task):
         return None
@@ -53,13 +53,9 @@ def part_of_test(sources: Sequence[Source]) -> Part | None:
         return None
 
 
+@as_a_line(_WHAT)
 def part_of(sources: Sequence[Source], part: str) -> Part:
-    """Return models' predictions on a part of the data. Raises ExportError, or NoTestPartError if it is missing."""
-    with as_a_line(_WHAT):
-        return _part_of(sources, part)
-
-
-def _part_of(sources: Sequence[Source], part: str) -> Part:
+    """Return the models' predictions on a part of the data. Raises ExportError, or NoTestPartError."""
     targets: Any = None
     answers = []
     for source in sources:
@@ -80,17 +76,17 @@ def _part_of(sources: Sequence[Source], part: str) -> Part:
 
 
 def mean(answers: Sequence[Tensor]) -> Tensor:
-    """Return the mean of models' predictions."""
+    """Return the mean of predictions."""
     return torch.stack(tuple(answers)).mean(dim=0)
 
 
 def weighted(answers: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Return the mean of models' predictions, weighted by counts."""
+    """Return the mean of predictions, weighted by counts."""
     return mean([one for one, count in zip(answers, counts, strict=True) for _ in range(count)])
 
 
 def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
-    """Compute the task's metrics for given predictions. Raises ExportError if the task's code raises."""
+    """Compute the task's metrics of predictions. Raises ExportError if the task's code fails."""
     assert source.task is not None  # noqa: S101 - as above
     samples = TensorSamples(_outputs(answers, source.answers["kind"]), targets, _CPU)
     params = source.content["spec"]["params"]
@@ -99,7 +95,7 @@ def measured(source: Source, answers: Tensor, targets: Any) -> dict[str, float]:
 
 
 def outputs_together(outputs: Sequence[Tensor], counts: Sequence[int], kind: str) -> Tensor:
-    """Return raw outputs of the ensemble's averaged predictions. A single model's outputs are unchanged."""
+    """Return raw outputs of the ensemble's mean prediction. A single model's outputs are unchanged."""
     if len(outputs) == 1:
         return outputs[0]
     return _outputs(weighted([_answers(one.double(), kind) for one in outputs], counts), kind)
@@ -110,5 +106,5 @@ def _answers(outputs: Tensor, kind: str) -> Tensor:
 
 
 def _outputs(answers: Tensor, kind: str) -> Tensor:
-    """Convert predictions back to raw outputs: probabilities become logarithms, because softmax inverts logarithms."""
+    """Convert predictions back to raw outputs: probabilities become logarithms, which softmax inverts."""
     return (answers.clamp_min(_SMALLEST).log() if kind == "classes" else answers).float()

@@ -1,4 +1,4 @@
-"""`automl ensemble`: combines saved models of a study, chosen greedily by their score on the validation part."""
+"""`automl ensemble`: combines a study's saved models, chosen greedily by validation score."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,9 @@ from trainers.loop.evaluation import latency_ms
 
 Outputs = TypeVar("Outputs")
 Score = tuple[float, ...]
+_LOSS = "val_loss"
+_CPU = torch.device("cpu")
+WHAT = "ensemble"
 
 
 def selected(
@@ -32,7 +35,7 @@ def selected(
     score: Callable[[Outputs], Score],
     size: int,
 ) -> list[int]:
-    """Return how often each model counts in the best ensemble. Ties prefer fewer models, then the first model."""
+    """Return each model's count in the best ensemble. Ties prefer fewer models, then the first model."""
     chosen: list[int] = []
     best: tuple[Score, int] | None = None
     for _ in range(size):
@@ -46,14 +49,9 @@ def selected(
     return [kept.count(place) for place in range(len(members))]
 
 
-_LOSS = "val_loss"
-_CPU = torch.device("cpu")
-WHAT = "ensemble"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A saved model. `training` is its trial and, after `automl confirm --keep-models`, its seed (else None)."""
+    """A saved model. `training` is its trial and its seed, which is None unless it confirms the trial."""
 
     name: str
     source: Source
@@ -66,8 +64,8 @@ class Choice:
     """The best combination of saved models.
 
     Attributes:
-        instead_of: First objective of the study if predictions do not determine it, such as a price; else None.
-        counts: How often each model counts; 0 if left out.
+        instead_of: The study's first objective, if predictions do not determine it (a price), else None.
+        counts: Weight of each model; 0 if left out.
     """
 
     objective: Objective
@@ -80,7 +78,7 @@ class Choice:
 def write_ensemble(
     record: StudyRecord, out: Path, *, base_folder: str, size: int, usd_per_slot_hour: float, form: str = "package"
 ) -> dict[str, Any]:
-    """Write an ensemble of up to `size` saved models. StoreError if fewer than two are saved, ExportError if unfit."""
+    """Write an ensemble of up to `size` saved models. Raises StoreError below two, ExportError for unfit models."""
     check_new_folder(out)
     members = _members(record, base_folder)
     best_together = choose(record.objectives, members, size)
@@ -113,7 +111,7 @@ def write_ensemble(
 
 
 def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int) -> Choice:
-    """Choose models by validation score: the first objective that predictions determine, or the loss if none does."""
+    """Choose models by the first objective that predictions determine, else by the loss, on the validation part."""
     validation, source = part_of(_sources(members), "validation"), members[0].source
     known = measured(source, validation.answers[0], validation.targets)
     objective = next((one for one in objectives if one.metric in known), Objective(metric=_LOSS))
@@ -134,7 +132,7 @@ def choose(objectives: Sequence[Objective], members: Sequence[Member], size: int
 
 
 def _members(record: StudyRecord, base_folder: str) -> list[Member]:
-    """Return the saved models, of search and confirmations, whose forms of rows and predictions are equal."""
+    """Return the saved models of search and confirmations with equal forms of rows and predictions."""
     named: list[tuple[str, str | None, tuple[int, int | None], int]] = [
         (f"{point.trial}@{point.epoch}", point.checkpoint, (point.trial, None), _cost(record, point.trial, point.epoch))
         for point in takeable(record)
@@ -168,7 +166,7 @@ def _cost(record: StudyRecord, trial: int, epoch: int) -> int:
 
 
 def cost_of(members: Sequence[Member]) -> int:
-    """Return the cost of all trainings in nano-dollars. A training counts once, up to its latest epoch."""
+    """Return the trainings' cost in nano-dollars. A training counts once, up to its latest epoch."""
     costs: dict[tuple[int, int | None], int] = {}
     for one in members:
         costs[one.training] = max(one.cost_nano_usd, costs.get(one.training, 0))
@@ -182,7 +180,7 @@ def _sources(members: Sequence[Member]) -> list[Source]:
 def _told(
     members: Sequence[Member], objective: Objective, part: Part, counts: Sequence[int], best: int
 ) -> dict[str, float] | None:
-    """Return an objective of the ensemble and the best model on a part of the data, or None if it is not computable."""
+    """Return an objective of ensemble and best model on a part of the data, or None if it is not computable."""
     source, metric = members[0].source, objective.metric
     ensemble = measured(source, weighted(part.answers, counts), part.targets)
     best_member = measured(source, part.answers[best], part.targets)

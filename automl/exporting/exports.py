@@ -1,4 +1,4 @@
-"""`automl export`: writes a saved model of a study as a stand-alone model."""
+"""`automl export`: writes a study's saved model as a stand-alone model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from automl.exporting.source import Source
 
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
-Target = Format | Literal["docker"]  # forms of output: a format, or the folder of an image that serves a package
+Target = Format | Literal["docker"]  # a format, or the folder of an image that serves a package
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
 ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, form in _BY_ENDING.items()}}
-"""Default file name endings of the formats that are files."""
+"""Default file name endings by format."""
 
 
 def format_of(out: Path) -> Format:
-    """Return the export format for a path's ending: package for no ending, weights for an unknown ending."""
+    """Return the format for a path's ending: package without an ending, weights for an unknown ending."""
     return _BY_ENDING.get(out.suffix, "weights")
 
 
 def check_target(out: Path, form: Target) -> None:
-    """Raise StoreError if the parent folder of `out` is missing, ExportError if the export would replace a folder."""
+    """Raise StoreError if the parent of `out` is missing, ExportError if the export would replace a folder."""
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
     if form in _FOLDERS:
@@ -58,9 +58,9 @@ def export_point(
 
     Args:
         point: `TRIAL@EPOCH`, `TRIAL` for its last kept model, or best, cheapest or knee.
-        form: Format; None takes the format for the ending of `out`.
-        model: Name of the model in the training function's call of `trial.epochs`.
-        place: Final path for the lines that load the model; None takes `out`.
+        form: Format, by default `format_of(out)`.
+        model: Name of the model in a training function's call of `trial.epochs`.
+        place: Final path for the lines that load the model, by default `out`.
 
     Raises:
         StoreError: The point is malformed, or its model is not saved.
@@ -77,7 +77,11 @@ def export_point(
     check_target(out, form)
     where = str(out.absolute() if place is None else place)
     if form == "weights":
-        written = _write_weights(record, trial, checkpoints[0], out, place)
+        from trainers.checkpoints.model_export import export_model  # loads torch, after wrong arguments are refused
+
+        extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
+        written = export_model(checkpoints[0], out, extra, of_task=str(record.spec["task"]), place=place)
+        written |= {"values": values_at(record, trial, written["epoch"])}
     else:
         written = _write_programs(
             record, trial, checkpoints, out, where, seeds=seeds, form=form, base_folder=base_folder, model=model,
@@ -94,20 +98,10 @@ def export_point(
     }
 
 
-def _write_weights(record: StudyRecord, trial: int, checkpoint: str, out: Path, place: Path | None) -> dict[str, Any]:
-    extra = {"study": record.name, "trial": trial, "study_spec": redact_deep(dict(record.spec))}
-    from trainers.checkpoints.model_export import (
-        export_model,  # loads torch, which takes seconds, so wrong arguments are refused first
-    )
-
-    written = export_model(checkpoint, out, extra, of_task=str(record.spec["task"]), place=place)
-    return written | {"values": values_at(record, trial, written["epoch"])}
-
-
 def opened_source(
     record: StudyRecord, checkpoint: str, base_folder: str, model: str | None, *, what: str, like: Source | None = None
 ) -> Source:
-    """Load the model of a study's checkpoint. Raises ExportError, which quotes the request `what`, on failure."""
+    """Load the model of a checkpoint. Raises ExportError, which quotes the request `what`."""
     from automl.exporting.source import source_of
 
     with as_a_line(what):
@@ -117,14 +111,14 @@ def opened_source(
 def opened_sources(
     record: StudyRecord, checkpoints: Sequence[str], base_folder: str, model: str | None, *, what: str
 ) -> list[Source]:
-    """Load several models of a study. The models share their task's data, which only the first model loads."""
+    """Load several models of a study, which share the first model's data."""
     first = opened_source(record, checkpoints[0], base_folder, model, what=what)
     rest = [opened_source(record, one, base_folder, model, what=what, like=first) for one in checkpoints[1:]]
     return [first, *rest]
 
 
 def check_rows(source: Source, *, what: str) -> None:
-    """Raise ExportError, which quotes the request `what`, if the model's form of rows is unknown."""
+    """Raise ExportError, which quotes the request `what`, if the form of rows is unknown."""
     if source.rows is None:
         raise ExportError(
             f"{what}: the model takes or returns several tensors, so this format cannot describe its rows. Use "
@@ -133,7 +127,7 @@ def check_rows(source: Source, *, what: str) -> None:
 
 
 def traced_program(source: Source, *, what: str) -> ExportedProgram:
-    """Return the model's traced program. Raises ExportError, which quotes the request `what`, if tracing fails."""
+    """Return the traced model. Raises ExportError, which quotes the request `what`."""
     from trainers.model.traced_program import traced
 
     with as_a_line(what):

@@ -1,4 +1,4 @@
-"""Writes the export formats. Each output is complete or absent."""
+"""Writes the export formats, each completely or not at all."""
 
 import base64
 import json
@@ -23,8 +23,14 @@ from automl.standalone.provenance import digest_of, remember
 from search_spaces.messages import install_command
 from trainers.model.traced_program import quiet
 
-FAR = 1e-4  # tolerance for predictions of an export, absolute and relative
+FAR = 1e-4  # absolute and relative tolerance for predictions of an export
 MISSING = f"--format onnx needs more packages. Install them: {install_command('onnx')}"
+CARD = "README.md"
+REQUIREMENTS = "requirements.txt"
+RUNTIME = "predictor"  # folder of a package with a copy of `automl.standalone`
+_OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
+"""Keys of torch's notes on each operation's source code."""
+_EXAMPLE = "input_example.json"
 
 
 def check_answers(path: Path, program: ExportedProgram) -> None:
@@ -58,16 +64,8 @@ def _check_near(expected: list[Tensor], found: list[Tensor]) -> None:
             )
 
 
-CARD = "README.md"
-REQUIREMENTS = "requirements.txt"
-RUNTIME = "predictor"  # folder in a package for the code that runs the model, a copy of `automl.standalone`
-_OF_THE_CODE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
-"""Keys of torch's notes on the source code of each operation."""
-_EXAMPLE = "input_example.json"
-
-
 def write_package(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a package: programs, a manifest, and the code that runs the programs. `out` must be missing or empty."""
+    """Write a package: programs, manifest, and code that runs them. `out` must be missing or empty."""
     with new_folder(out) as folder:
         for name, program in zip(manifest["programs"], programs, strict=True):
             save_program(program, manifest, folder / name)
@@ -93,7 +91,7 @@ def write_torch_export(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write an .onnx file with metadata. Raises ExportError if a package or operation is missing or answers differ."""
+    """Write an .onnx file with metadata. Raises ExportError if a package or operation is missing, or answers differ."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch needs it
@@ -114,7 +112,7 @@ def write_onnx(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any],
 
 
 def write_mlflow(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder with the package for `mlflow models serve` and `mlflow.pyfunc.load_model`."""
+    """Write a package as a folder for `mlflow models serve` and `mlflow.pyfunc.load_model`."""
     from automl.exporting.mlflow_model import save_model
 
     with TemporaryDirectory() as scratch, new_folder(out) as folder:
@@ -135,7 +133,7 @@ def save_program(
 ) -> None:
     """Write a program without example rows (user data), lines of the user's code, and checks of shapes in Python.
 
-    Raises ExportError if the program takes or returns a container type of the user's own.
+    Raises ExportError if the program takes or returns the user's own container types.
     """
     _own_memory(program.state_dict)
     program._example_inputs = None  # noqa: SLF001 - there is no public way
@@ -157,7 +155,7 @@ def save_program(
 
 
 def _own_memory(weights: dict[str, Tensor]) -> None:
-    """Copy weights that are views of a larger tensor, which torch would save in full. Shared weights stay shared."""
+    """Copy weights that are views of a larger tensor, which torch would save whole. Shared weights stay shared."""
     copies: dict[int, Tensor] = {}
     for name, one in weights.items():
         if one.untyped_storage().nbytes() != one.numel() * one.element_size():
@@ -166,7 +164,7 @@ def _own_memory(weights: dict[str, Tensor]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> str:
-    """Return lines of a requirements.txt for pip: the packages that the model needs, in the exported versions."""
+    """Return a requirements.txt with the model's packages, in the exported versions."""
     versions = {name: one for name, one in manifest["environment"].items() if name != "python"}
     return "".join(f"{name}=={one.partition('+')[0]}\n" for name, one in versions.items())
 

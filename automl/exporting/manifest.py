@@ -1,4 +1,4 @@
-"""The manifest of an exported model: one JSON object in every format, with calibrated thresholds and intervals."""
+"""The manifest of an exported model: a JSON object in every format, with calibrated thresholds and intervals."""
 
 import math
 import platform
@@ -21,22 +21,22 @@ from studies.results.analysis import jsonable
 Values = NDArray[np.float64]
 
 _TUNED = {"val_f1": "val_f1", "val_balanced_error": "val_balanced_error", "val_auprc": "val_f1"}
-"""Metric that the threshold of two classes optimises, by objective; AUPRC judges the precision and recall of F1."""
-SHARE = 0.9  # share of true values that intervals are to contain
+"""Metric that the threshold of two classes optimises, by objective. AUPRC and F1 judge precision and recall."""
+SHARE = 0.9  # share of true values that intervals should contain
 _MOST_BINS, _ROWS_OF_A_BIN, _FEW_BINS, _FEWEST_ROWS = 20, 100, 3, 30
+PROGRAM = "model.pt2"
+_PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
 
 
 def tuned_metric(objectives: Iterable[str]) -> str | None:
-    """Return the metric for choosing the decision threshold, or None if no objective depends on a threshold."""
+    """Return the metric that chooses the decision threshold, or None if no objective depends on it."""
     return next((_TUNED[one] for one in objectives if one in _TUNED), None)
 
 
 def threshold_of(scores: Values, is_positive: NDArray[np.bool_], metric: str) -> dict[str, Any] | None:
-    """Return the decision threshold with the best macro F1 or balanced error, and the quality of 0.5 for comparison.
+    """Return the decision threshold with the best macro F1 or balanced error, and the quality of 0.5.
 
-    Args:
-        scores: Probabilities of the positive class, [n].
-        is_positive: Rows of that class, [n]. None is returned if all rows have the same class.
+    `scores` are probabilities of the positive class, [n]. Returns None if all rows have the same class.
     """
     positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     if not positives or not negatives:
@@ -59,7 +59,7 @@ def threshold_of(scores: Values, is_positive: NDArray[np.bool_], metric: str) ->
 
 
 def _quality(hits: Values, alarms: Values, positives: int, negatives: int, metric: str) -> Values:
-    """Return macro F1, or the negative balanced error, for given numbers of true and false positives."""
+    """Return macro F1, or the negative balanced error, from numbers of true and false positives."""
     misses, silences = positives - hits, negatives - alarms
     if metric == "val_balanced_error":
         return -(misses / positives + alarms / negatives) / 2
@@ -70,11 +70,9 @@ def _quality(hits: Values, alarms: Values, positives: int, negatives: int, metri
 def intervals_of(values: Values, truth: Values) -> dict[str, Any] | None:
     """Return the offsets from a prediction to the ends of its 90 % interval, or None for fewer than 30 rows.
 
-    Split conformal prediction (Lei et al. 2018, arXiv 1604.04173), where each bin of predicted values has its own
-    quantiles of the errors, as in Mondrian conformal prediction: the interval is wide where errors are large.
-
-    Returns:
-        `at`, the median of each bin, ascending, and for each `low` (at most 0) and `high` (at least 0).
+    Split conformal prediction (Lei et al. 2018, arXiv 1604.04173) with quantiles of the errors for each bin of
+    predicted values (Mondrian): intervals are wide where errors are large. Returns the bins' medians `at`, ascending,
+    with `low` (at most 0) and `high` (at least 0).
     """
     bins = min(_MOST_BINS, max(len(values) // _ROWS_OF_A_BIN, min(_FEW_BINS, len(values) // _FEWEST_ROWS)))
     if bins == 0 or not np.isfinite(values).all():
@@ -89,22 +87,19 @@ def intervals_of(values: Values, truth: Values) -> dict[str, Any] | None:
     return {"share": SHARE, "at": list(found), "low": list(low), "high": list(high)}
 
 
-PROGRAM = "model.pt2"
-_PACKAGES_OF_ROWS = {"text": ("tokenizers",), "image": ("pillow",)}
-
-
 def manifest_of(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the manifest of a model, or of the models of an ensemble.
+    """Return the manifest of a model, or of an ensemble's models.
 
     Args:
-        origin: Study, trial, epoch, cost and other facts of the study's record.
-        together: Validation metrics of the ensemble's mean prediction; None takes the means of the models' metrics.
+        origin: Study, trial, epoch, cost and other facts from the study's record.
+        together: Validation metrics of an ensemble's mean prediction, by default the means of its models' metrics.
     """
     source = sources[0]
     metrics = _means([one.content["metrics"] for one in sources]) if together is None else dict(together)
     spec = source.content["spec"]
+    packages = ("torch", *_PACKAGES_OF_ROWS.get("array" if source.rows is None else source.rows["kind"], ()))
     return {
         "format": FORMAT,
         **origin,
@@ -116,27 +111,21 @@ def manifest_of(
         "answers": _answers(sources, origin, together),
         "signature": _signature(source),
         "programs": program_names(len(sources)),
-        "environment": {"python": platform.python_version()} | {name: version(name) for name in packages_of(source)},
+        "environment": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "licence": None,
     }
 
 
 def program_names(count: int) -> list[str]:
-    """Return the file names of the programs of an export with `count` models."""
+    """Return the file names of an export's programs."""
     return [PROGRAM] if count == 1 else [PROGRAM.replace(".", f"-{number}.") for number in range(1, count + 1)]
-
-
-def packages_of(source: Source) -> tuple[str, ...]:
-    """Return the packages that an exported model needs, by their names at PyPI."""
-    kind = "array" if source.rows is None else source.rows["kind"]
-    return ("torch", *_PACKAGES_OF_ROWS.get(kind, ()))
 
 
 def _answers(
     sources: Sequence[Source], origin: Mapping[str, Any], together: Mapping[str, float] | None
 ) -> dict[str, Any]:
-    """Return the form of predictions, with the error, threshold and intervals that the validation part yields."""
-    # If the validation part cannot be read, the mean of several models' errors is an upper bound of theirs.
+    """Return the form of predictions, with error, threshold and intervals from the validation part."""
+    # Without a readable validation part, the mean of the models' errors is an upper bound of the ensemble's error.
     answers = _means([one.answers for one in sources])
     task: Any = sources[0].task
     is_number = answers.get("mse") is not None and hasattr(task, "postprocessing")
@@ -159,9 +148,9 @@ def _answers(
 
 
 def _intervals(answers: Mapping[str, Any], outputs: Tensor, targets: Tensor, error: float) -> dict[str, Any]:
-    """Return prediction intervals for numbers, or nothing if outputs and targets do not reproduce the stored error."""
+    """Return prediction intervals, or nothing if outputs and targets do not reproduce the stored error."""
     # Targets of a user's task may have another scale than its outputs.
-    targets = targets if targets.dim() == 1 else targets[:, 0]  # rows that are ranked have more columns
+    targets = targets if targets.dim() == 1 else targets[:, 0]  # ranked rows have more columns
     values, truth = (_numbers(one, answers) for one in (outputs, targets))
     if values.shape != truth.shape or not math.isclose(float(((values - truth) ** 2).mean()), error, rel_tol=0.01):
         return {}
@@ -186,7 +175,7 @@ def _means(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _signature(source: Source) -> dict[str, Any]:
-    """Return the types and shapes of a model's inputs and outputs. A size of -1 is variable."""
+    """Return types and shapes of inputs and outputs. A size of -1 is variable."""
     args = [*source.call.args, *source.call.kwargs.values()]
     inputs = [_tensor(one, source.longest is not None) for one in pytree.tree_leaves(args) if isinstance(one, Tensor)]
     found = pytree.tree_leaves(source.call.outputs())

@@ -1,4 +1,4 @@
-"""Writes an exported package as an MLflow model, which `mlflow.pyfunc` loads from code, without pickles."""
+"""Writes an exported package as an MLflow model, which `mlflow.pyfunc` loads without pickles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from automl.exporting.card import EXAMPLE_IMAGE, example_rows
 from automl.standalone.model import MANIFEST
 
 if TYPE_CHECKING:
-    from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
 _LOADER = '''\
@@ -75,8 +74,11 @@ def save_model(package: Path, folder: Path) -> None:
 
 def _save(package: Path, folder: Path) -> None:
     import mlflow.pyfunc
+    from mlflow.models import ModelSignature
 
     manifest = json.loads((package / MANIFEST).read_text(encoding="utf-8"))
+    rows, answers = manifest["rows"], manifest["answers"]
+    signature = None if rows is None else ModelSignature(inputs=_inputs(rows), outputs=_outputs(answers["kind"]))
     needed = (package / "requirements.txt").read_text(encoding="utf-8").split()
     with TemporaryDirectory() as scratch:
         loader = Path(scratch) / "predictor_of_mlflow.py"
@@ -85,22 +87,14 @@ def _save(package: Path, folder: Path) -> None:
             str(folder),
             python_model=str(loader),
             artifacts={"model": str(package)},
-            signature=signature_of(manifest),
+            signature=signature,
             input_example=_example(manifest, package),
             pip_requirements=[f"mlflow=={mlflow.__version__}", *needed],
         )
 
 
-def signature_of(manifest: Mapping[str, Any]) -> ModelSignature | None:
-    """Return MLflow's signature of rows and predictions, or None if the model's form of rows is unknown."""
-    from mlflow.models import ModelSignature
-
-    rows = manifest["rows"]
-    return None if rows is None else ModelSignature(inputs=_inputs(rows), outputs=_outputs(manifest["answers"]["kind"]))
-
-
 def _inputs(rows: Mapping[str, Any]) -> Schema:
-    """Return MLflow's schema of rows. Table cells are `any`, because numeric types reject integers, texts and dates."""
+    """Return MLflow's schema of rows. Table cells are `any`, because numeric types refuse integers, texts and dates."""
     import numpy as np
     from mlflow.types.schema import ColSpec, Schema, TensorSpec
 

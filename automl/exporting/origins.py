@@ -1,4 +1,4 @@
-"""Origins of exported models: a saved model of the search, or the seeds that confirmed its trial."""
+"""Origins of exported models: a saved model of the search, or seeds that confirmed its trial."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ NAMES = {
     "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }
+_SEVERAL = ("package", "mlflow", "docker")
+ENSEMBLE = "ensemble"
+"""Name of a trial's seeds instead of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
+_OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
 
 
 def named_point(record: StudyRecord, text: str) -> tuple[int, int | None]:
-    """Read a model's trial and epoch (None: last saved epoch) from a text. Raises StoreError if it is not saved."""
+    """Return trial and epoch (None: last saved epoch) of a named model. Raises StoreError if it is not saved."""
     if text not in NAMES:
         return parse_point(text, names=NAMES)
     points = [point for point in takeable(record) if point.checkpoint]
@@ -46,14 +50,8 @@ def _cost_usd(record: StudyRecord, trial: int, epoch: int) -> float:
     return next(one.metrics["cost_usd"] for one in record.started[trial].epochs if one.epoch == epoch)
 
 
-_SEVERAL = ("package", "mlflow", "docker")
-ENSEMBLE = "ensemble"
-"""Name of the models of a trial's seeds in place of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
-_OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
-
-
 def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]:
-    """Return the origin of a saved model for the manifest, such as study, trial, epoch and cost."""
+    """Return a saved model's origin for the manifest: study, trial, epoch, cost."""
     epoch = int(source.content["position"]["epoch"])
     return {
         **_of_trial(record, trial, confirmation_of(record, trial, epoch)),
@@ -64,7 +62,7 @@ def origin_of(record: StudyRecord, trial: int, source: Source) -> dict[str, Any]
 
 
 def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> dict[str, Any]:
-    """Return the origin of confirmed seeds for the manifest: `values` has means, `confirmed` each seed's metrics."""
+    """Return the origin of confirmed seeds for the manifest. `values` are means."""
     names = [one.metric for one in record.objectives if all(one.metric in run.metrics for run in runs)]
     return {
         **_of_trial(record, runs[0].trial, confirmation_by(runs)),
@@ -76,9 +74,9 @@ def ensemble_origin(record: StudyRecord, runs: Sequence[ConfirmationRecord]) -> 
 
 
 def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[ConfirmationRecord]:
-    """Return a model's confirmation trainings whose own models are saved. Without an epoch, see `seeds_named`.
+    """Return a model's confirmation trainings with saved models; without an epoch, see `seeds_named`.
 
-    Raises ExportError if no such models are saved, or the format holds only one; StoreError for a malformed point.
+    Raises ExportError if no such models are saved, or the format holds one model, StoreError for a malformed point.
     """
     if form not in _SEVERAL:
         raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")
@@ -95,10 +93,10 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 
 
 def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | None:
-    """Return the saved seeds that `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH` names, else None.
+    """Return the saved seeds of `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`; None for other texts.
 
-    `ensemble` alone takes the trial with the best expected value that has two saved models. Without an epoch, it takes
-    the last confirmed epoch. Raises StoreError, with a message that says how to get such models, if there are none.
+    The default trial has the best expected value and two saved models, the default epoch is the last confirmed epoch.
+    Raises StoreError, with the command that trains such models, if there are none.
     """
     name, sign, rest = text.partition(":")
     if name != ENSEMBLE:
@@ -115,28 +113,24 @@ def seeds_named(record: StudyRecord, text: str) -> list[ConfirmationRecord] | No
         return runs
     if not kept:
         raise StoreError(f"{text!r} needs a trial with saved models of at least two seeds{_how(record)}")
-    return kept[_best_of(record, kept)]
+    points = takeable(record)
+    ranked = ranked_points(record, points) if points else []
+    inside = [one.trial for one in ranked if one.trial in kept and kept[one.trial][0].epoch == one.epoch]
+    return kept[inside[0] if inside else max(kept, key=lambda trial: max(run.confirmed_at for run in kept[trial]))]
 
 
 def _how(record: StudyRecord) -> str:
     return f". Train some with `automl confirm {record.name} best --seeds 3 --keep-models`"
 
 
-def _best_of(record: StudyRecord, kept: Mapping[int, list[ConfirmationRecord]]) -> int:
-    points = takeable(record)
-    ranked = ranked_points(record, points) if points else []
-    inside = [one.trial for one in ranked if one.trial in kept and kept[one.trial][0].epoch == one.epoch]
-    return inside[0] if inside else max(kept, key=lambda trial: max(run.confirmed_at for run in kept[trial]))
-
-
 def values_at(record: StudyRecord, trial: int, epoch: int) -> dict[str, float]:
-    """Return a trial's objectives at an epoch from the study's record, because a checkpoint has no costs."""
+    """Return a trial's objectives at an epoch, from the record, because checkpoints have no costs."""
     metrics = next(one.metrics for one in record.started[trial].epochs if one.epoch == epoch)
     return {objective.metric: metrics[objective.metric] for objective in record.objectives}
 
 
 def _kept(record: StudyRecord, trial: int, epoch: int | None = None) -> list[ConfirmationRecord]:
-    """Return a trial's trainings with saved models at an epoch; None: at the last epoch, if possible with two seeds."""
+    """Return a trial's trainings with saved models at an epoch; None: the last epoch, if possible with two seeds."""
     runs = [
         run
         for run in record.confirmations

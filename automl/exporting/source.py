@@ -1,4 +1,4 @@
-"""Loads the model of a checkpoint with all that an export needs: the network, its form of rows, and its outputs."""
+"""Loads a checkpoint's model for an export: network, form of rows, meaning of outputs."""
 
 import copy
 import hashlib
@@ -31,10 +31,10 @@ class Source:
     """A model to export, with its task (None for a training function) and data.
 
     Attributes:
-        rows: How a row becomes numbers, see `automl.standalone`; None if unknown.
+        rows: Form of rows, see `automl.standalone`; None if unknown.
         answers: Meaning of outputs, see `automl.standalone.answers`.
-        data: Known facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
-        content: The checkpoint without its weights.
+        data: Facts of the training data; `out_of_fold` if metrics are of models that had not seen the row.
+        content: The checkpoint without weights.
     """
 
     call: Call
@@ -46,7 +46,7 @@ class Source:
 
     @property
     def longest(self) -> int | None:
-        """Maximum length of a row of text; None for other kinds of rows."""
+        """Maximum number of tokens of a text; None for other rows."""
         return int(self.rows["longest"]) if self.rows is not None and self.rows["kind"] == "text" else None
 
 
@@ -57,10 +57,10 @@ def source_of(
 
     Args:
         named: Name of the task. The checkpoint's own name is not trusted.
-        like: Another model of the study, whose task and data are reused if the options are equal.
+        like: Another model of the study, whose task and data are reused for equal options.
 
     Raises:
-        TaskError: The study's task can no longer be built, or does not train a torch model.
+        TaskError: The task can no longer be built, or does not train a torch model.
         CheckpointError: The checkpoint is unreadable, or does not fit the task.
     """
     content = read_checkpoint(checkpoint)
@@ -73,7 +73,9 @@ def source_of(
         raise TaskError("only the trained command itself can read its model. Pass --format weights to copy the files")
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
-        call = model_of_function(task, _one_rank(spec, python_path), content, checkpoint, model)
+        names = ("study", "trial", "task", "task_options", "params", "training", "seed")
+        one_rank = TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
+        call = model_of_function(task, one_rank, content, checkpoint, model)
         return Source(call=call, rows=_rows(task, call), answers={"kind": "array"}, data={}, content=rest)
     if model is not None:
         raise TaskError(f"--model {model}: only training functions have several models. Leave --model out")
@@ -92,18 +94,13 @@ def source_of(
 
 
 def with_data(source: Source) -> Source:
-    """Return the same source with all facts of its training data, such as the number of samples."""
+    """Return the source with all facts of its training data."""
     assert source.task is not None  # noqa: S101 - the caller has checked
     return replace(source, data=_data(source.task, source.content["spec"]["params"]) | dict(source.data))
 
 
-def _one_rank(spec: Mapping[str, Any], python_path: tuple[str, ...]) -> TrialSpec:
-    names = ("study", "trial", "task", "task_options", "params", "training", "seed")
-    return TrialSpec(**{name: spec[name] for name in names}, python_path=python_path)
-
-
 def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
-    """Return the form of input rows: the task's own form, or plain numbers for one tensor; None for several tensors."""
+    """Return the form of rows: the task's own form, or numbers for one tensor; None for several tensors."""
     if not isinstance(call.outputs(), Tensor):
         return None
     if hasattr(task, "preprocessing"):
@@ -115,13 +112,13 @@ def _rows(task: Task | TrainingFunction, call: Call) -> dict[str, Any] | None:
 
 
 def _as_stored(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a form of rows to a manifest's types, with lists for tuples, for comparison with a stored form."""
+    """Convert a form to a manifest's types, with lists for tuples, for comparison with stored forms."""
     stored: dict[str, Any] = json.loads(json.dumps(form))
     return stored
 
 
 def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return the form of predictions: the task's own form, or classes if the task evaluates outputs as classes."""
+    """Return the form of predictions: the task's own form, else classes if the task evaluates outputs as classes."""
     if hasattr(task, "postprocessing"):
         answers = _as_stored(task.postprocessing())
         error = answers.pop("error", None)
@@ -135,7 +132,7 @@ def _answers(task: Task, call: Call, metrics: Mapping[str, float]) -> dict[str, 
 
 
 def _data(task: Task, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training samples, and a checksum of the model's inputs, if the data is in memory."""
+    """Return the number of training samples, and a checksum if they are in memory."""
     samples = load_samples(task, "train", params, _CPU)
     if isinstance(samples, StreamSamples):
         return {}

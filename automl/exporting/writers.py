@@ -1,4 +1,4 @@
-"""Maps each export format to the function that writes it."""
+"""Functions that write the export formats."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Imports runs of other tools as studies: a reader for each tool, and a translation of their names and units."""
+"""Imports runs of other tools as studies: a reader for each tool, and a translation to the spec."""

@@ -1,4 +1,4 @@
-"""Stores the runs of another tool as a finished study, from which new studies learn (`automl import`)."""
+"""Stores another tool's runs as a finished study, from which new studies learn (`automl import`)."""
 
 import shlex
 import time
@@ -33,16 +33,16 @@ def import_history(
     study: str, sources: Sequence[str], spec_file: Path, *, price: float, names: Sequence[str] = (),
     fixed: Sequence[str] = (), store: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Store the runs of `sources` as a closed study, or raise a SpecError and write nothing.
+    """Store the runs of `sources` as a closed study. Raises SpecError, and writes nothing, for a wrong argument.
 
     Args:
-        spec_file: Spec, or code, of the study that will learn: its space, objectives and directions.
-        price: Dollars of a slot per hour.
-        names: Names of the runs' columns and of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
+        spec_file: Spec or code of the study that will learn, with space, objectives and directions.
+        price: Dollars per slot-hour.
+        names: Columns of the runs and names of the spec, `THEIRS=OURS[:min|max][:UNIT]`.
         fixed: Parameters `NAME=VALUE` that all runs had but did not record.
 
     Returns:
-        Plain values: a summary of the imported runs, `lines` for people, and `views` with an error or None for each.
+        A summary as plain values, with `lines` for people, and in `views` an error or None for each view.
     """
     code, folder = code_of(spec_file), spec_file.absolute().parent
     if code is None:
@@ -80,7 +80,7 @@ def _read(sources: Sequence[str], curves_of: Sequence[str]) -> History:
 
 
 def _write(store: Store, form: dict[str, Any], trials: Sequence[Trial], usd_per_slot_hour: float) -> int:
-    """Write the finished study without charges. Returns its trials' cost in the other tool, in nano-dollars."""
+    """Write the finished study without charges. Returns its trials' cost in nano-dollars."""
     at = time.time()
     study_id = store.create_study(form["study"], form, ".", at)
     try:

@@ -1,4 +1,4 @@
-"""Reads runs from tables (CSV, TSV, Parquet, W&B's exports), MLflow, Optuna, and results folders of Ray Tune."""
+"""Reads runs from tables (CSV, TSV, Parquet, W&B's exports), MLflow, Optuna and Ray Tune."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.tracking import MlflowClient
 
-
 MOST_RUNS = 50_000  # most that MLflow returns at once
+_STEP = "training_iteration"
+Columns = Mapping[str, Sequence[str | None]]
+_BETWEEN = " - "  # separator of run and metric in column names of curves
+_RANGES = ("__MIN", "__MAX")  # endings of further columns of a curve
 
 
 def read_mlflow(place: str, curves_of: Collection[str]) -> History:
-    """Read the runs of an MLflow experiment, `[URI#]EXPERIMENT`. Raises SpecError if the experiment has no runs."""
+    """Read the runs of an MLflow experiment, `[URI#]EXPERIMENT`. Raises SpecError if it is missing."""
     uri, _, name = place.rpartition("#")
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     source = f"mlflow:{redact(uri)}#{name}"
@@ -74,7 +77,7 @@ def _mlflow_curve(client: MlflowClient, run_id: str, name: str) -> Curve:
 
 
 def read_optuna(place: str, _: Collection[str]) -> History:
-    """Read the trials of an Optuna study, `URL#NAME`. Unnamed objectives are called `value`, or `values_0` etc."""
+    """Read the trials of an Optuna study, `URL#NAME`. Unnamed objectives are `value`, or `values_0` etc."""
     url, _, name = place.rpartition("#")
     source = f"optuna:{redact(place)}"
     try:
@@ -106,11 +109,8 @@ def _of_optuna(trial: optuna.trial.FrozenTrial, names: list[str]) -> Run:
     )
 
 
-_STEP = "training_iteration"
-
-
 def read_ray(folder: str, _: Collection[str]) -> History:
-    """Read the trials in a Ray Tune experiment's folder. Raises SpecError if the folder has none."""
+    """Read the trials in a Ray Tune experiment's folder. Raises SpecError if there are none."""
     files = sorted(Path(folder).expanduser().glob("*/result.json"))
     if not files:
         problem = "found no folder with a result.json, allowed: an experiment's folder, such as ray:~/ray_results/NAME"
@@ -133,7 +133,7 @@ def _of_ray(file: Path) -> Run:
 
 
 def _documents(texts: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield a file's JSON objects up to the first damaged object, with nested names joined as Ray joins them."""
+    """Yield JSON objects up to the first damaged text, with nested names joined as Ray joins them."""
     for text in texts:
         try:
             document = json.loads(text)
@@ -152,17 +152,11 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-Columns = Mapping[str, Sequence[str | None]]
-_BETWEEN = " - "
-"""Separates run and metric in the names of columns of curves."""
-_RANGES = ("__MIN", "__MAX")
-"""Endings of further columns of each curve."""
-
-
 def read_tables(paths: Sequence[str]) -> History:
-    """Read a table of runs, and tables with these runs' learning curves. Raises SpecError if a file is unreadable."""
+    """Read a table of runs, and tables of their learning curves. Raises SpecError if a file is unreadable."""
     tables = {path: _columns(path) for path in paths}
-    curved = [path for path, names in tables.items() if _are_of_curves(list(names))]
+    # A table of learning curves has a column of steps, then a column per run.
+    curved = [path for path, names in tables.items() if len(names) > 1 and all(_BETWEEN in one for one in [*names][1:])]
     if len(tables) - len(curved) != 1:
         problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
         raise SpecError(", ".join(paths), (), f"{problem}. Add the table with the runs of the curves: --from runs.csv")
@@ -180,11 +174,6 @@ def read_tables(paths: Sequence[str]) -> History:
         problem = f"found {names.count(wrong[0])} rows with the Name {wrong[0]!r}, allowed: one for each curve"
         raise SpecError(source, (), f"{problem}. Export both files again, with a Name for each run")
     return History(source=source, runs=tuple(_run(row, curves.get(row.get("Name") or "", {})) for row in rows))
-
-
-def _are_of_curves(names: Sequence[str]) -> bool:
-    """Return whether a table holds learning curves: a column with the step, then one column per run."""
-    return len(names) > 1 and all(_BETWEEN in one for one in names[1:])
 
 
 def _columns(path: str) -> Columns:

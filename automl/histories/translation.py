@@ -1,4 +1,4 @@
-"""Translates runs of another tool to a spec: its parameters, and its metrics in the spec's units and directions."""
+"""Translates another tool's runs to a spec's parameters, and metrics in its units and directions."""
 
 import math
 import re
@@ -16,18 +16,20 @@ from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
 
 State = Literal["finished", "cut short", "failed", "unfinished"]
-Curve = Mapping[float, float]
-"""Values of a metric by step."""
+Curve = Mapping[float, float]  # values of a metric by step
 _WORDS: Mapping[str, State] = {
     **dict.fromkeys(("", "finished", "complete", "completed", "success", "terminated"), "finished"),
     **dict.fromkeys(("pruned", "killed", "preempted", "stopped"), "cut short"),
     **dict.fromkeys(("failed", "fail", "crashed", "error"), "failed"),
 }
+SECONDS = "seconds"  # name of a run's duration, beside the spec's names
+UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+MOST_EPOCHS = 200  # most epochs kept of a run; of longer curves each k-th point is kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A run of another tool: parameters, last metrics, learning curves by metric, and seconds (None if unknown)."""
+    """A run of another tool: parameters and last metrics, learning curves by metric, and seconds (None if unknown)."""
 
     state: State
     values: Mapping[str, object]
@@ -37,7 +39,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Runs from one source, and the directions (min or max) of the metrics for which the source states a direction."""
+    """Runs from one source, and its known directions (min or max) of metrics."""
 
     source: str
     runs: tuple[Run, ...]
@@ -45,31 +47,24 @@ class History:
 
 
 def state_of(word: str) -> State:
-    """Return the run state that a tool's word means. An unknown word, such as `running`, means unfinished."""
+    """Return the state for a tool's word. An unknown word, such as `running`, means unfinished."""
     return _WORDS.get(word.strip().lower(), "unfinished")
 
 
-SECONDS = "seconds"
-"""Name of a run's duration, beside the names of a spec."""
-UNITS: Mapping[str, float] = {"percent": 0.01, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
-MOST_EPOCHS = 200
-"""Largest number of epochs kept of a run; of longer curves each k-th point is kept."""
-
-
 class Column(NamedTuple):
-    """Maps a column of the imported runs to a name in the spec. `words` has the given unit and direction."""
+    """Maps a column of the runs to a name of the spec. `words` has unit and direction."""
 
     theirs: str
     ours: str
     words: tuple[str, ...] = ()
 
     def option(self, *more: str) -> str:
-        """Return the `--map` option that describes this column, with `more` words such as a unit."""
+        """Return this column's `--map` option, with `more` words such as a unit."""
         return f"--map {':'.join((f'{self.theirs}={self.ours}', *self.words, *more))}"
 
 
 class Trial(NamedTuple):
-    """An imported run in the spec's terms: metrics after each epoch, and the seconds of an epoch (0 if unknown)."""
+    """A run in the spec's terms: metrics after each epoch, and seconds of an epoch (0 if unknown)."""
 
     params: Mapping[str, Any]
     state: TrialState
@@ -78,11 +73,11 @@ class Trial(NamedTuple):
 
 
 class _LeftOutError(Exception):
-    """A run cannot be imported. The arguments are the reason and an example."""
+    """A run cannot be imported. Arguments: the reason, and an example."""
 
 
 def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
-    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by the spec's name. Raises SpecError for a wrong option."""
+    """Read options `THEIRS=OURS[:min|max][:UNIT]`, by OURS. Raises SpecError for a wrong option."""
     columns: dict[str, Column] = {}
     known, words_known = [*(spec.space or Space({})).names(), *metrics_of(spec), SECONDS], [*DIRECTIONS, *UNITS]
     for text in given:
@@ -100,16 +95,16 @@ def columns_of(given: Sequence[str], spec: StudySpec) -> dict[str, Column]:
 
 
 def metrics_of(spec: StudySpec) -> list[str]:
-    """Return the metrics of all objectives and constraints."""
+    """Return the metrics of objectives and constraints."""
     bounded = [one.metric for one in spec.constraints]
     return list(dict.fromkeys([*(one.metric for one in spec.objectives), *bounded]))
 
 
 class Translator:
-    """Translates imported runs to the names and units of a spec. `left_out` and `notes` are lines for the user.
+    """Translates runs to the names and units of a spec. `left_out` and `notes` are lines for the user.
 
     `given` has columns with other names or units, by the spec's name; `fixed` has parameters that the runs did not
-    record. Raises SpecError, with the option to add, if a name or a direction is missing.
+    record. Raises SpecError, with the option to add, if a name or direction is missing.
     """
 
     def __init__(
@@ -119,7 +114,7 @@ class Translator:
         self._names = list(dict.fromkeys(name for run in history.runs for name in (*run.values, *run.curves)))
         self.left_out: list[str] = []
         self.notes: list[str] = []
-        self._turned: set[str] = set()  # shares whose history has 1 minus their value
+        self._turned: set[str] = set()  # shares that the history states as 1 minus the share
         wanted = [*self._space.names(), *metrics_of(spec)]
         self._columns = {name: Column(name, name) for name in wanted if name in self._names} | dict(given)
         self._check_names(given)
@@ -167,14 +162,14 @@ class Translator:
         self.notes.append(f"{column.ours} is 1 - {column.theirs}, since {better} {column.theirs} is better")
 
     def _points(self, run: Run) -> list[dict[str, object]]:
-        """Return the metrics at each step that all learning curves have. Other metrics have their last value."""
+        """Return the metrics at each step of all learning curves. Other metrics have their last value."""
         curves = {name: run.curves.get(self._columns[name].theirs, {}) for name in self._curved}
         last = {name: run.values.get(column.theirs) for name, column in self._metrics.items()}
         steps = sorted(set.intersection(*map(set, curves.values()))) if curves else []
         return [last | {name: curve[step] for name, curve in curves.items()} for step in steps] if curves else [last]
 
     def trials(self) -> list[Trial]:
-        """Return the usable runs. Raises SpecError if no run is usable, or if a fraction is given in percent."""
+        """Return the usable runs. Raises SpecError without usable runs, or for a share in percent."""
         trials: list[Trial] = []
         reasons: dict[str, list[str]] = {}
         for run in self._history.runs:
@@ -190,7 +185,7 @@ class Translator:
         return trials
 
     def _trial(self, run: Run) -> Trial:
-        # From the end, so that the last value of a run stays.
+        # Thin out from the end, so that a run's last value stays.
         points, column = self._points(run)[::-1][:: self._every][::-1], self._columns.get(SECONDS)
         if run.state in {"failed", "unfinished"}:
             raise _LeftOutError(run.state)
@@ -225,7 +220,7 @@ class Translator:
         return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
-        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for percentages."""
+        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for a share in percent."""
         try:
             number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -238,7 +233,6 @@ class Translator:
 
 
 def _typed(parameter: Parameter, value: object) -> Any:
-    """Convert a value to the parameter's type."""
     if isinstance(parameter, Categorical):
         return next((one for one in parameter.choices if _is_same(one, value)), value)
     try:

@@ -1,1 +1,1 @@
-"""Writes exported models as folders that `docker build`, Hugging Face Spaces and Kubernetes can use."""
+"""Writes exported models as folders for `docker build`, Hugging Face Spaces and Kubernetes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
-from packaging.utils import NormalizedName, canonicalize_name
+from packaging.utils import canonicalize_name
 
 from automl.exporting.atomic_outputs import ExportError, new_folder
 from automl.exporting.formats import write_package
@@ -22,11 +22,13 @@ SERVER_PACKAGES = ("fastapi", "gunicorn", "prometheus-client", "pydantic-setting
 _MODEL = "model"
 _PORT = 7860  # port of a Hugging Face Space
 _USER_ID = 1000
-_MIB_WITHOUT_MODEL = 768  # MiB of a worker's memory for torch, the server and batches of rows, without the model
+_MIB_WITHOUT_MODEL = 768  # MiB of a worker for torch, server and batches, without the model
+_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
+"""Prefixes of torch's dependencies for GPUs."""
 
 
 def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[str, Any], out: Path) -> None:
-    """Write a folder for `docker build` of an image that serves the model. Raises ExportError for a missing package."""
+    """Write a folder for `docker build` of a model server. Raises ExportError for a missing package."""
     needed = pinned((*(name for name in manifest["environment"] if name != "python"), *SERVER_PACKAGES))
     with new_folder(out) as folder:
         write_package(programs, manifest, folder / _MODEL)
@@ -37,16 +39,17 @@ def write_image_folder(programs: Sequence[ExportedProgram], manifest: Mapping[st
 
 
 def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
-    """Return the texts of the files beside the package, by file name. `model_bytes` is the model's size on disk."""
+    """Return the files beside the package, by name. `model_bytes` is the model's size on disk."""
     # Weights are in memory twice: as read from the file, and as torch arranges them.
     mebibytes = _MIB_WITHOUT_MODEL + 2 * model_bytes // 2**20
+    members = manifest.get("members")
     values = {
         "model": _MODEL,
         "port": _PORT,
         "user_id": _USER_ID,
         "name": cluster_name(str(manifest["study"]), "model"),
         "study": manifest["study"],
-        "what": _what(manifest),
+        "what": f"an ensemble of {len(members)} models" if members else f"trial {manifest['trial']}",
         "licence": manifest["licence"],
         "python": ".".join(manifest["environment"]["python"].split(".")[:2]),
         "mebibytes": mebibytes,
@@ -54,19 +57,10 @@ def texts(manifest: Mapping[str, Any], model_bytes: int) -> dict[str, str]:
     return rendered(Path(__file__).with_name("files"), values)
 
 
-def _what(manifest: Mapping[str, Any]) -> str:
-    members = manifest.get("members")
-    return f"trial {manifest['trial']}" if members is None else f"an ensemble of {len(members)} models"
-
-
-_OF_ACCELERATORS = ("nvidia-", "cuda-", "triton", "intel-", "pytorch-triton")
-"""Prefixes of torch's dependencies for GPUs, which its build for CPUs does not need."""
-
-
 def pinned(packages: tuple[str, ...]) -> list[str]:
-    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, in the versions installed here.
+    """Return lines such as `fastapi==0.141.1` for packages and their dependencies, as installed here.
 
-    Leaves out torch's GPU packages and the build of a version (+cpu). Raises ExportError if a package is missing.
+    Leaves out torch's GPU packages and a version's build (+cpu). Raises ExportError if a package is missing.
     """
     for name in packages:
         if _found(name) is None:
@@ -77,13 +71,10 @@ def pinned(packages: tuple[str, ...]) -> list[str]:
         found = None if name in versions or name.startswith(_OF_ACCELERATORS) else _found(name)
         if found is not None:  # else it is listed already, or needed only on another platform
             versions[name] = found.version.partition("+")[0]
-            waiting += _needed_by(found)
+            needs = map(Requirement, found.requires or ())
+            plain = [one for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+            waiting += [canonicalize_name(one.name) for one in plain]
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
-
-
-def _needed_by(package: metadata.Distribution) -> list[NormalizedName]:
-    needs = map(Requirement, package.requires or ())
-    return [canonicalize_name(one.name) for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def _found(name: str) -> metadata.Distribution | None:

@@ -1,1 +1,1 @@
-"""Adapters for libraries that have their own training loop, one file for each library."""
+"""Adapters for libraries that have their own training loop, one file each."""

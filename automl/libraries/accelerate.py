@@ -1,4 +1,4 @@
-"""Accelerate: creates an `accelerate.Accelerator` for your own training loop in a trial.
+"""Accelerate: makes an `accelerate.Accelerator` for your own training loop in a trial.
 
     from automl.libraries import accelerate as trial_accelerate
 
@@ -9,7 +9,7 @@
             ...
             trial.report(val_error=error)
 
-The accelerator uses the process group of the trial's ranks.
+The accelerator uses the trial's process group.
 """
 
 import os
@@ -24,7 +24,7 @@ from trainers.functions.trial import Trial
 
 
 def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
-    """Return an accelerator that uses the trial's ranks and their process group.
+    """Return an accelerator that uses the trial's process group.
 
     Args:
         options: Arguments of `accelerate.Accelerator`. Defaults: the trial's `gradient_accumulation_steps`, and a
@@ -44,9 +44,9 @@ def accelerator(trial: Trial, **options: Any) -> accelerate.Accelerator:
 
 
 def join_gang(trial: Trial) -> None:
-    """Let the next accelerator use this trial's process group, not an earlier trial's, until the trial is over.
+    """Let the next accelerator use this trial's process group instead of an earlier trial's.
 
-    Accelerate keeps the group in shared objects, and reads environment variables, which are restored at the end.
+    Accelerate keeps the group in shared objects, and reads environment variables, restored at the trial's end.
     """
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - transformers does the same
     GradientState._reset_state()  # noqa: SLF001

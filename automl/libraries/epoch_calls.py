@@ -1,4 +1,4 @@
-"""The loop over a trial's epochs as separate calls, for libraries that run the training loop themselves."""
+"""The loop over a trial's epochs as separate calls, for libraries with their own training loop."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,29 +10,27 @@ from trainers.protocol import TaskError
 class EpochCalls:
     """The steps of `for epoch in trial.epochs(...)` as separate calls.
 
-    An epoch ends where the next epoch begins (the last epoch ends with the training function), so that a library's
-    validation, schedule and callbacks run before the epoch is measured and its checkpoint is written.
+    An epoch ends where the next epoch begins, the last epoch with the training function, so that a library's
+    validation, schedule and callbacks run before the epoch's measurement and checkpoint.
 
     Args:
         state: Content of checkpoints, as for `trial.epochs`. It is restored at once.
 
     Attributes:
-        done: Number of epochs that earlier attempts have trained.
+        done: Number of epochs trained by earlier attempts.
     """
 
     def __init__(self, trial: Trial, **state: Any) -> None:
         self._trial = trial
-        if trial.has_test:  # libraries load a checkpoint's weights only when they train
+        if trial.has_test:  # libraries load a checkpoint's weights only for training
             raise TaskError("trial.test needs a loop over trial.epochs; a library that trains by itself has none")
         self._loop = trial.epochs(**state)
         self.done = trial.epoch
 
     def begin(self) -> None:
-        """End the current epoch and begin the next. Waits for the search's decision if the epoch has one.
+        """End the current epoch, wait for the search's decision, and begin the next epoch.
 
-        Raises:
-            TrialOver: The trial is pruned, paused or stopped.
-            TaskError: All epochs are trained.
+        Raises TrialOver if the trial is pruned, paused or stopped, TaskError if all epochs are trained.
         """
         if next(self._loop, None) is None:
             raise TaskError(
@@ -41,11 +39,11 @@ class EpochCalls:
             )
 
     def are_all_done(self) -> bool:
-        """Return whether an earlier attempt has trained all epochs. If so, ends the loop."""
+        """Return whether earlier attempts have trained all epochs. If so, ends the loop."""
         return self.done >= self._trial.max_epochs and next(self._loop, None) is None
 
     def report(self, metrics: Mapping[str, Any], library: str) -> None:
-        """Report the metrics that a library measured in this epoch. Raises TaskError if there are none."""
+        """Report this epoch's metrics of a library. Raises TaskError if there are none."""
         if not metrics and self._trial.rank == 0:
             raise TaskError(
                 f"epoch {self._trial.epoch}: {library} measured nothing. Validate in every epoch, so that the "

@@ -7,7 +7,7 @@
         trainer = Trainer(model, arguments, train_dataset=..., eval_dataset=..., compute_metrics=...)
         hugging_face.fit(trial, trainer)
 
-The trainer uses the trial's ranks. It evaluates after each epoch, and its metrics are reported. Checkpoints hold model,
+The trainer uses the trial's ranks, evaluates after each epoch, and reports its metrics. Checkpoints hold model,
 optimizer, schedule, gradient scaler and the trainer's own state.
 """
 
@@ -34,9 +34,9 @@ from trainers.protocol import TaskError
 
 
 def options(trial: Trial) -> dict[str, Any]:
-    """Return arguments for `transformers.TrainingArguments`: ranks, the trial's parameters, and the number of epochs.
+    """Return arguments for `transformers.TrainingArguments`: ranks, parameters and epochs of the trial.
 
-    The trainer's own checkpoints, progress bar and reports are off. An argument of the same name switches them on:
+    The trainer's own checkpoints, progress bar and reports are off. To switch them on, override an argument:
     `TrainingArguments(**(options(trial) | {"report_to": "wandb"}))`. Set `output_dir` if the trainer saves files,
     because the default folder is deleted with the trial.
     """
@@ -62,13 +62,9 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: Trainer) -> None:
-    """Run `trainer.train` as the trial's training loop, after the epochs that earlier attempts have trained.
+    """Run `trainer.train` as the trial's training loop, after the epochs of earlier attempts.
 
-    Args:
-        trainer: Trainer whose arguments were made with `options`.
-
-    Raises:
-        TaskError: The trainer's number of ranks differs from the trial's.
+    The trainer's arguments come from `options`. Raises TaskError if its ranks differ from the trial's.
     """
     ranks = trainer.args.world_size, trainer.args.process_index
     if ranks != (trial.world_size, trial.rank):
@@ -76,7 +72,9 @@ def fit(trial: Trial, trainer: Trainer) -> None:
             f"transformers.Trainer has rank {ranks[1]} of {ranks[0]}, but the trial has rank {trial.rank} of "
             f"{trial.world_size}. Create its arguments with TrainingArguments(**options(trial))"
         )
-    _keep_to_one_gpu(trainer)
+    if trainer.args.n_gpu > 1:  # by default a single rank would use all GPUs, with a larger batch
+        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
+        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
     kept = _Kept(trainer)
     calls = EpochCalls(trial, hugging_face=kept)
     trial.modules.append(trainer.model)
@@ -96,17 +94,10 @@ def fit(trial: Trial, trainer: Trainer) -> None:
         trainer.train(resume_from_checkpoint=folder)
 
 
-def _keep_to_one_gpu(trainer: Trainer) -> None:
-    """Make the trainer use only this rank's GPU. By default a single rank would use all GPUs, with a larger batch."""
-    if trainer.args.n_gpu > 1:
-        trainer.args._n_gpu = 1  # noqa: SLF001 - as transformers does for a model on several GPUs
-        trainer._train_batch_size = trainer.args.train_batch_size  # noqa: SLF001 - computed from the old number of GPUs
-
-
 class TrialCallback(TrainerCallback):
     """Reports the evaluation's metrics after each epoch, and begins the next epoch. `fit` adds this callback.
 
-    Metrics have the trainer's names: `eval_loss`, and the results of `compute_metrics` with the prefix `eval_`.
+    Metrics have the trainer's names: `eval_loss`, and results of `compute_metrics` with the prefix `eval_`.
     """
 
     def __init__(self, trial: Trial, calls: EpochCalls) -> None:
@@ -122,21 +113,21 @@ class TrialCallback(TrainerCallback):
         self._is_trained = True
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Report that this rank is alive, after each training step."""
+        """Send a heartbeat after each training step."""
         self._trial.heartbeat()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Report that this rank is alive, after each evaluation step."""
+        """Send a heartbeat after each evaluation step."""
         self._trial.heartbeat()
 
     def on_evaluate(self, *_: Any, **more: Any) -> None:
-        """Store the evaluation's metrics for the report at the epoch's end."""
+        """Store the metrics for the report at the epoch's end."""
         for name, value in (more.get("metrics") or {}).items():
             if isinstance(value, int | float) and not name.endswith(TIMES) and name != "epoch":
                 self._logged[name] = float(value)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
+        """Report the last epoch."""
         if self._is_trained:
             self._report()
 
@@ -146,7 +137,7 @@ class TrialCallback(TrainerCallback):
 
 
 class _Kept:
-    """The state of a `transformers.Trainer` in a trial's checkpoint. `content` is empty without a checkpoint."""
+    """The trainer's state in a trial's checkpoint. `content` is empty without a checkpoint."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -170,7 +161,7 @@ class _Kept:
         return f'model.load_state_dict({state}["model"])  # a model that you have built for exported["params"]'
 
     def write(self, folder: Path) -> None:
-        """Write the restored state to a folder in the checkpoint format of transformers."""
+        """Write the restored state to a folder, in transformers' checkpoint format."""
         names = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "schedule": SCHEDULER_NAME, "scaler": SCALER_NAME}
         for part, name in names.items():
             if part in self.content:

@@ -7,7 +7,7 @@
         model.compile(keras.optimizers.Adam(trial.learning_rate), loss="mse", metrics=["mae"])
         trial_keras.fit(trial, model, x, y, validation_data=(x_validation, y_validation))
 
-Everything that `fit` logs is reported under Keras' names: `val_mae`, `val_loss`.
+All logs of `fit` are reported under Keras' names: `val_mae`, `val_loss`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainers.protocol import TaskError
 def fit(
     trial: Trial, model: keras.Model, *data: Any, callbacks: Sequence[keras.callbacks.Callback] = (), **options: Any
 ) -> None:
-    """Run `model.fit` as the trial's training loop, after the epochs that earlier attempts have trained.
+    """Run `model.fit` as the trial's training loop, after the epochs of earlier attempts.
 
     Args:
         model: A compiled model with a known input shape, so that its weights exist.
@@ -36,7 +36,7 @@ def fit(
         options: Other arguments of `model.fit`. For arrays, `batch_size` is by default the trial's.
 
     Raises:
-        TaskError: The trial has several ranks, the model has no weights yet, or the trial sets an argument itself.
+        TaskError: The trial has several ranks or sets an argument itself, or the model has no weights yet.
     """
     check_one_rank(trial, "Keras")
     taken = sorted({"epochs", "initial_epoch"} & options.keys())
@@ -70,11 +70,11 @@ class TrialCallback(keras.callbacks.Callback):
         self._calls.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report that this rank is alive, after each training batch."""
+        """Send a heartbeat after each training batch."""
         self._trial.heartbeat()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report that this rank is alive, after each evaluation batch."""
+        """Send a heartbeat after each evaluation batch."""
         self._trial.heartbeat()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -82,7 +82,7 @@ class TrialCallback(keras.callbacks.Callback):
         self._logged = {} if logs is None else logs
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
+        """Report the last epoch."""
         self._report()
 
     def _report(self) -> None:
@@ -92,7 +92,7 @@ class TrialCallback(keras.callbacks.Callback):
 
 
 def _are_arrays(inputs: Any) -> bool:
-    """Return whether inputs are arrays, which Keras splits into batches. Loaders and generators yield batches."""
+    """Return whether inputs are arrays, which Keras splits into batches, unlike loaders and generators."""
     if isinstance(inputs, Mapping):
         inputs = [*inputs.values()]
     if isinstance(inputs, list | tuple):

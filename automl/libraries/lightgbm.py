@@ -12,7 +12,7 @@
             )
             trial.report(val_error=kept.booster.best_score["val"]["binary_error"])
 
-A trial that continues adds boosting rounds to the booster of its checkpoint.
+A resumed trial adds boosting rounds to the booster of its checkpoint.
 """
 
 import lightgbm
@@ -22,13 +22,10 @@ from trainers.functions.trial import Trial
 
 
 class BoosterState:
-    """Saves and restores a booster in LightGBM's own text format.
+    """Saves and restores a booster in LightGBM's text format. Raises TaskError if the trial has several ranks.
 
     Attributes:
         booster: The booster so far; None before the first epoch.
-
-    Raises:
-        TaskError: The trial has several ranks.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -40,10 +37,10 @@ class BoosterState:
         return {} if self.booster is None else {"booster": self.booster.model_to_string(num_iteration=-1)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Restore the booster from a checkpoint's state."""
+        """Restore the booster from a checkpoint."""
         if "booster" in state:
             self.booster = lightgbm.Booster(model_str=state["booster"])
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that load the booster from a checkpoint."""
+        """Return Python lines that load the booster from a checkpoint."""
         return f'import lightgbm\n\nmodel = lightgbm.Booster(model_str={state}["booster"])'

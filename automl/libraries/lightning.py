@@ -6,7 +6,7 @@
         trainer = lightning.Trainer(**trial_lightning.options(trial), precision="bf16-mixed")
         trial_lightning.fit(trial, trainer, Module(lr=trial.learning_rate), train_loader, validation_loader)
 
-The trainer uses the trial's ranks. Logged metrics are reported each epoch. Checkpoints contain Lightning's checkpoint.
+The trainer uses the trial's ranks, and reports logged metrics each epoch. Checkpoints contain Lightning's checkpoint.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ from automl.libraries.epoch_calls import EpochCalls
 from trainers.functions.trial import Trial
 from trainers.protocol import TaskError
 
-_NAME = "checkpoint of the trial"  # path that Lightning gets for a checkpoint in memory
+_NAME = "checkpoint of the trial"  # Lightning's path of a checkpoint in memory
 
 
 def options(trial: Trial) -> dict[str, Any]:
-    """Return arguments for `lightning.Trainer`: the trial's ranks and devices, and the number of epochs.
+    """Return arguments for `lightning.Trainer`: ranks, devices and epochs of the trial.
 
-    Lightning's own checkpoints, progress bar and loggers are off. An argument of the same name switches them on:
+    Lightning's own checkpoints, progress bar and loggers are off. To switch them on, override an argument:
     `Trainer(**(options(trial) | {"logger": my_logger}))`.
     """
     # Lightning keeps the rank of the process in a global variable, which an earlier trial may have set.
@@ -56,15 +56,15 @@ def options(trial: Trial) -> dict[str, Any]:
 
 
 def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModule, *data: Any, **more: Any) -> None:
-    """Run `trainer.fit` as the trial's training loop, after the epochs that earlier attempts have trained.
+    """Run `trainer.fit` as the trial's training loop, after the epochs of earlier attempts.
 
     Args:
-        trainer: Trainer that was made with `options`.
+        trainer: Trainer made with `options`.
         data: Data loaders for `trainer.fit`.
         more: Further arguments of `trainer.fit` by name: data loaders or a data module.
 
     Raises:
-        TaskError: The trainer's number of ranks differs from the trial's, or an argument is given that the trial sets.
+        TaskError: The trainer's ranks differ from the trial's, or `more` has an argument that the trial sets.
     """
     if "ckpt_path" in more:
         raise TaskError("fit() got ckpt_path, but the trial chooses the checkpoint. Leave ckpt_path out")
@@ -78,8 +78,8 @@ def fit(trial: Trial, trainer: lightning.Trainer, model: lightning.LightningModu
     calls = EpochCalls(trial, lightning=memory)
     trial.modules.append(model)
     trainer.callbacks.insert(0, TrialCallback(trial, calls))
-    # Lightning calls the first callback after loaders have drawn random numbers for the first epoch, but before it in
-    # later epochs. So begin the first epoch here, where the generators are seeded.
+    # Lightning's loaders draw random numbers before the first epoch's callback, but after the callback of later epochs.
+    # So begin the first epoch here, where the generators are seeded.
     if not calls.are_all_done():
         calls.begin()
         trainer.fit(model, *data, ckpt_path=_NAME if memory.content else None, **more)
@@ -101,15 +101,15 @@ class TrialCallback(lightning.Callback):
         self._has_begun, self._is_trained = False, True
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Report that this rank is alive, after each training batch."""
+        """Send a heartbeat after each training batch."""
         self._trial.heartbeat()
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        """Report that this rank is alive, after each validation batch."""
+        """Send a heartbeat after each validation batch."""
         self._trial.heartbeat()
 
     def on_train_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Report the last epoch. Earlier epochs are reported when the next epoch begins."""
+        """Report the last epoch."""
         if self._is_trained:
             self._report(trainer)
 
@@ -122,7 +122,7 @@ class TrialCallback(lightning.Callback):
 
 
 class GangEnvironment(ClusterEnvironment):
-    """Describes a trial's ranks, which already run, to Lightning."""
+    """Describes a trial's running ranks to Lightning."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -130,17 +130,17 @@ class GangEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Return True, because the ranks' processes already run."""
+        """Return True, because the ranks already run."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Return a placeholder address, because the process group already exists."""
+        """Return a placeholder, because the process group already exists."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Return a placeholder port, because the process group already exists."""
+        """Return a placeholder, because the process group already exists."""
         return 0
 
     @staticmethod
@@ -153,25 +153,25 @@ class GangEnvironment(ClusterEnvironment):
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Do nothing, because Lightning passes the same number of ranks."""
+        """Do nothing: Lightning passes the same number."""
 
     def global_rank(self) -> int:
-        """Return the number of this rank."""
+        """Return this rank's number."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Do nothing, because Lightning passes the same rank."""
+        """Do nothing: Lightning passes the same rank."""
 
     def local_rank(self) -> int:
         """Return the global rank, because Lightning prepares data once for all ranks."""
         return self._rank
 
     def node_rank(self) -> int:
-        """Return 0 for every machine, because nothing here depends on the machine."""
+        """Return 0, because nothing here depends on the machine."""
         return 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Accept any settings. `fit` compares the numbers of ranks itself."""
+        """Accept any settings: `fit` compares the numbers of ranks."""
 
 
 class _InMemory(CheckpointIO):
@@ -184,7 +184,7 @@ class _InMemory(CheckpointIO):
         self.content: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's checkpoint on rank 0, and an empty mapping elsewhere. All ranks have to call this."""
+        """Return Lightning's checkpoint on rank 0, and an empty mapping elsewhere. All ranks must call this."""
         self._trainer.save_checkpoint(_NAME)
         content, self.content = self.content, {}
         if content:
@@ -200,14 +200,14 @@ class _InMemory(CheckpointIO):
         return f'module.load_state_dict({state}["state_dict"])  # a LightningModule, built for exported["params"]'
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Store the trial's checkpoint in memory. Write any other checkpoint to its file."""
+        """Store the trial's checkpoint in memory, another checkpoint in its file."""
         if path == _NAME:
             self.content = checkpoint
         else:
             self._files.save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
-        """Return the trial's checkpoint from memory. Read any other checkpoint from its file."""
+        """Return the trial's checkpoint from memory, another checkpoint from its file."""
         if path != _NAME:
             content: dict[str, Any] = self._files.load_checkpoint(path, *arguments, **more)
             return content
@@ -222,7 +222,7 @@ class _InMemory(CheckpointIO):
 
 
 def _set_to_epoch_start(fit_loop: dict[str, Any]) -> None:
-    """Reset Lightning's counters in a checkpoint, which still count the previous epoch, to the start of a new epoch."""
+    """Set a checkpoint's counters, which still count the previous epoch, to the start of a new epoch."""
     for name, progress in fit_loop.items():
         if name == "epoch_progress":
             for counts in progress.values():

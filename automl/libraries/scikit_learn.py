@@ -24,18 +24,14 @@ from trainers.protocol import TaskError
 
 _TRUSTED = ("sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
             "sklearn.neural_network._stochastic_optimizers.SGDOptimizer")  # fmt: skip
-"""Types in MLPClassifier and MLPRegressor that skops does not know."""
+"""Types of MLPClassifier and MLPRegressor that skops does not know."""
 
 
 class EstimatorState:
-    """Saves and restores an estimator in the format of skops. Reading this format executes no code.
+    """Saves and restores an estimator or a pipeline in skops' format, whose reading executes no code.
 
-    Args:
-        estimator: Estimator, or pipeline of estimators.
-        trusted: Names of further types that may be created from a checkpoint, `module.Type` each.
-
-    Raises:
-        TaskError: The trial has several ranks.
+    `trusted` names further types, `module.Type` each, that a checkpoint may contain. Raises TaskError if the trial has
+    several ranks.
     """
 
     def __init__(self, trial: Trial, estimator: Any, trusted: Sequence[str] = ()) -> None:
@@ -43,7 +39,7 @@ class EstimatorState:
         self._estimator, self._trusted = estimator, [*_TRUSTED, *trusted]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the estimator as bytes. Raises TaskError if the estimator contains an untrusted type."""
+        """Return the estimator as bytes. Raises TaskError for an untrusted type in it."""
         content = skops.io.dumps(self._estimator)
         unknown = sorted({*skops.io.get_untrusted_types(data=content)} - {*self._trusted})
         if unknown:
@@ -54,11 +50,11 @@ class EstimatorState:
         return {"estimator": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the estimator's learned state from a checkpoint."""
+        """Restore the estimator from a checkpoint."""
         content = state["estimator"].numpy().tobytes()
         vars(self._estimator).update(vars(skops.io.loads(content, trusted=self._trusted)))
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that load the estimator from a checkpoint."""
+        """Return Python lines that load the estimator from a checkpoint."""
         given = f'{state}["estimator"].numpy().tobytes()'
         return f"import skops.io\n\nmodel = skops.io.loads({given}, trusted={self._trusted!r})"

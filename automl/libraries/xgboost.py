@@ -12,7 +12,7 @@
             )
             trial.report(val_error=found["val"]["error"][-1])
 
-A trial that continues adds boosting rounds to the booster of its checkpoint.
+A resumed trial adds boosting rounds to the booster of its checkpoint.
 """
 
 import torch
@@ -24,13 +24,10 @@ from trainers.functions.trial import Trial
 
 
 class BoosterState:
-    """Saves and restores a booster in XGBoost's own format (UBJSON).
+    """Saves and restores a booster in XGBoost's format (UBJSON). Raises TaskError if the trial has several ranks.
 
     Attributes:
         booster: The booster so far; None before the first epoch.
-
-    Raises:
-        TaskError: The trial has several ranks.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -44,10 +41,10 @@ class BoosterState:
         return {"booster": torch.frombuffer(self.booster.save_raw("ubj"), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the booster from a checkpoint's state."""
+        """Restore the booster from a checkpoint."""
         if "booster" in state:
             self.booster = xgboost.Booster(model_file=bytearray(state["booster"].numpy()))
 
     def how_to_load(self, state: str) -> str:
-        """Return lines of Python that load the booster from a checkpoint."""
+        """Return Python lines that load the booster from a checkpoint."""
         return f'import xgboost\n\nmodel = xgboost.Booster(model_file=bytearray({state}["booster"].numpy()))'

@@ -1,1 +1,1 @@
-"""Tools for AI agents (Model Context Protocol): studies on a budget, and measurements of DDP on this machine."""
+"""Tools for AI agents (Model Context Protocol): studies on a budget, and DDP on this machine."""

@@ -1,4 +1,4 @@
-"""Runs `automl train` and `automl compare` in processes that stop before they exceed their budget."""
+"""Runs `automl train` and `automl compare`, and stops them before they exceed their budget."""
 
 import csv
 import json
@@ -24,6 +24,11 @@ from studies.money.budget import price_of
 
 _CHUNK_BYTES = 2**20
 _MEASURED_BYTES = 64 * 2**20
+LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
+FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement; each rank loads torch
+_END_SECONDS = 0.5
+_one_at_a_time = threading.Lock()
+_measured: dict[tuple[str, int], float] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +43,12 @@ class Machine:
     price_source: str
 
     def usd(self, ranks: int, seconds: float) -> float:
-        """Return the cost in dollars of a training on this number of ranks, with one slot each."""
+        """Return the dollars for a training on `ranks` ranks, with one slot each."""
         return ranks * seconds * self.usd_per_slot_hour / 3600.0
 
 
 def this_machine() -> Machine:
-    """Return this machine's number of slots and other resources."""
+    """Return this machine's resources."""
     places = find_slots("auto", 1, None)
     price = price_of(places.device, places.device_name, 1)
     return Machine(
@@ -57,7 +62,7 @@ def this_machine() -> Machine:
 
 
 def loopback_bytes_per_second() -> float:
-    """Measure how many bytes per second TCP carries over loopback, as gloo uses it. Sends 64 MiB, in about 0.1 s."""
+    """Measure TCP's bytes per second over loopback, which gloo uses. Sends 64 MiB, in about 0.1 s."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.perf_counter()
         sender = threading.Thread(target=_send, args=(server.getsockname(),), daemon=True)
@@ -81,15 +86,8 @@ def _send(address: tuple[str, int]) -> None:
             connection.sendall(chunk)
 
 
-LONGEST_SECONDS = 900.0  # most seconds of one training, even if its budget allows more
-FIRST_START_SECONDS = 30.0  # expected seconds until ranks train, before any measurement here. Each rank loads torch.
-_END_SECONDS = 0.5
-_one_at_a_time = threading.Lock()
-_measured: dict[tuple[str, int], float] = {}
-
-
 def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
-    """Return the expected seconds of a training on this number of ranks, and the basis of this estimate."""
+    """Return a training's expected seconds, and the basis of the estimate."""
     known = _measured.get((kind, ranks))
     if known is not None:
         return known, "measured in the latest training"
@@ -97,10 +95,9 @@ def expected_seconds(kind: str, ranks: int) -> tuple[float, str]:
 
 
 def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, machine: Machine) -> dict[str, Any]:
-    """Run a command that prints JSON, and stop it before it exceeds its budget. Adds `cost_usd` and `seconds`.
+    """Run a command that prints JSON, within a budget. Returns the JSON with `cost_usd` and `seconds`.
 
-    Raises:
-        ToolProblem: The command failed or exhausted its budget, or another training is running.
+    Raises ToolProblem if the command fails or exhausts its budget, or another training is running.
     """
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem(
@@ -151,7 +148,7 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
 
 
 def rank_losses(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Read the batches, time and loss of each rank from the ranks' logs."""
+    """Return batches, seconds and losses of each rank, from the ranks' logs."""
     return [_rank(folder / f"rank-{rank}.csv", rank) for rank in range(ranks)]
 
 

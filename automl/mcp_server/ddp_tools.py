@@ -1,4 +1,4 @@
-"""Tools about DDP: train on this machine, compare DDP with one process, and explain the concepts."""
+"""Tools about DDP: train here, compare DDP with one process, explain concepts."""
 
 import ast
 import json
@@ -18,15 +18,13 @@ from trainers.contract.task_loading import built_in_tasks
 
 _REFERENCE_BATCH = 64  # default of the trainer's `reference_batch`
 _BYTES_OF_A_NUMBER = 4
-
-
 _Epochs = Annotated[int, Field(ge=1, le=20)]
 _LearningRate = Annotated[float, Field(gt=0, le=10, description="Learning rate at 64 samples a step, before scaling.")]
 _Batch = Annotated[int, Field(ge=1, le=4096, description="Samples per rank and step.")]
 _Task = Annotated[str, Field(max_length=200, description="A built-in task, or code.py:NAME of a task or function.")]
 _Params = Annotated[dict[str, Any], Field(description="Further parameters of the task or function, by name.")]
 _GUIDE = Path(__file__).with_name("ddp_guide.md")
-_WORTH_IT = 0.8  # efficiency from which a rank more costs little beside the time that it saves
+_WORTH_IT = 0.8  # efficiency from which another rank is worth its cost
 
 
 def run_ddp_simulation(
@@ -44,10 +42,10 @@ def run_ddp_simulation(
     ] = None,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Train a task with DDP on this machine, for real.
+    """Train a task with DDP on this machine.
 
-    Returns losses and seconds of each rank, the effective batch and the scaled learning rate. Without confirm_cost_usd,
-    the tool only returns the cost.
+    Returns losses and seconds of each rank, effective batch and scaled learning rate; without confirm_cost_usd, only
+    the expected cost.
     """
     _check_may_train(backend, task, mlflow)
     machine = this_machine()
@@ -73,14 +71,14 @@ def run_ddp_simulation(
 
 
 def is_function(task: str) -> bool:
-    """Return whether the text of a task's name means a training function of this folder, without importing its code."""
+    """Return whether a task's name means a training function in this folder, without importing it."""
     module, _, name = task_name(task).partition(":")
     file = Path(f"{module.replace('.', '/')}.py")
     if not name or not file.is_file():
         return False
     try:
         body = ast.parse(file.read_bytes()).body
-    except (SyntaxError, ValueError):  # which the training will say
+    except (SyntaxError, ValueError):  # the training will report it
         return False
     return any(isinstance(one, ast.FunctionDef) and one.name == name for one in body)
 
@@ -99,8 +97,7 @@ def compare_ddp_vs_single(
 ) -> Mapping[str, Any]:
     """Train the same steps with one rank and with several on this machine.
 
-    Returns measured speed-up, efficiency and dollars. Without confirm_cost_usd, the tool only returns the possible
-    cost.
+    Returns measured speed-up, efficiency and dollars; without confirm_cost_usd, only the expected cost.
     """
     _check_may_train(backend, task)
     machine = this_machine()
@@ -121,7 +118,7 @@ def compare_ddp_vs_single(
 
 
 def when_to_use_which(ranks: int, measured: Mapping[str, Any]) -> str:
-    """Return advice on when to train with this number of ranks, from the measured speed-up and efficiency."""
+    """Return advice on the number of ranks, from measured speed-up and efficiency."""
     speed_up, efficiency = measured["speed_up"], measured["efficiency"]
     figures = f"{ranks} ranks are {speed_up:.2f} times as fast as one and cost {1 / efficiency:.2f} times as much"
     if speed_up <= 1:
@@ -143,7 +140,7 @@ def explain_ddp_concepts(
         Field(max_length=100, description="Words such as LOCAL_RANK, sampler, gloo or mistakes; null: this machine."),
     ] = None,
 ) -> Mapping[str, Any]:
-    """Explain DDP, either with figures of this machine, or with the guide's sections about a topic."""
+    """Explain DDP, with this machine's figures or the guide's sections about a topic."""
     if topic is not None:
         return about(topic)
     machine, bandwidth = this_machine(), loopback_bytes_per_second()
@@ -153,7 +150,7 @@ def explain_ddp_concepts(
 def explained(  # noqa: PLR0917 - figures, in the order of the tool
     machine: Machine, bytes_per_second: float, ranks: int, batch_size: int, learning_rate: float, model_parameters: int
 ) -> dict[str, Any]:
-    """Explain the concepts of DDP with figures. `bytes_per_second` is the measured exchange rate of two processes."""
+    """Explain DDP with figures. `bytes_per_second`: measured exchange rate of two processes."""
     from trainers.model.learning_rate import scale  # loaded late, because only this function needs torch
 
     effective = ranks * batch_size
@@ -197,7 +194,7 @@ def explained(  # noqa: PLR0917 - figures, in the order of the tool
 
 
 def about(topic: str) -> dict[str, Any]:
-    """Return the guide's sections that mention a topic most. Raises ToolProblem, with all titles, if none does."""
+    """Return the guide's two best sections about a topic. Raises ToolProblem, with all titles, if no section fits."""
     title, *parts = re.split(r"^## ", _GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     sections = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
     words = re.findall(r"\w{3,}", topic.lower())

@@ -1,4 +1,4 @@
-"""A store for programs of its own user: studies of the queue, and studies started by `automl launch`."""
+"""A store for its user's programs: studies of the queue, and studies started by `automl launch`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from studies.storage.reading.reader import list_studies
 _STATES: Mapping[StudyState, JobState] = {
     "running": "stopped", "drained": "stopped", "closed": "done", "failed": "failed",
 }  # fmt: skip
-"""States of studies that nobody drives, in the words of the queue."""
+"""The queue's words for states of studies without a controller."""
 _NO_JOB = 0  # id of a job that is not in the queue
 
 
 class LaunchedStudies(TeamStudies):
-    """Jobs of a store, including studies that were started outside the queue, which can be read and stopped."""
+    """Jobs of a store, and studies started outside the queue, which can be read and stopped."""
 
     def jobs(self) -> list[Job]:
         """Return the jobs and launched studies, oldest first."""
@@ -29,14 +29,14 @@ class LaunchedStudies(TeamStudies):
         return sorted([*queued, *launched], key=lambda job: job.submitted_at)
 
     def job(self, name: str) -> Job:
-        """Return the job of a study. Raises MissingError if there is neither such a job nor such a study."""
+        """Return a study's job. Raises MissingError if neither job nor study exists."""
         for line in list_studies(self.store):
             if line.name == name and self._queue.find(name) is None:
                 return self._job_of(line)
         return super().job(name)
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
-        """Queue an ended study again. Raises ConflictError if the study was started outside the queue."""
+        """Queue an ended study again. Raises ConflictError if it was started outside the queue."""
         if self.job(name).id == _NO_JOB:
             changes = "".join(f" --set {shlex.quote(one)}" for one in overrides)
             command = f"automl resume {shlex.quote(name)}{changes}"

@@ -1,4 +1,4 @@
-"""Serves the agents' tools at /mcp of the service (streamable HTTP). Each call has the rights of its token."""
+"""Serves the agents' tools at /mcp of the service (streamable HTTP), with the rights of each call's token."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ PATH = "/mcp"
 
 
 def mount(app: FastAPI) -> None:
-    """Serve the tools at `PATH`, without sessions. Token, host and origin are checked before a request arrives."""
+    """Serve the tools at `PATH`, without sessions. `Gate` has checked token, host and origin."""
     server = make_server(lambda context: QueueBackend(studies_for(context.request)), read_only=False)
     http = server.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=LARGEST_BODY,

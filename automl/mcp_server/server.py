@@ -1,4 +1,4 @@
-"""The MCP server: lists tools, checks arguments, and turns results and errors into answers."""
+"""The MCP server: lists tools, checks arguments, answers with results or errors."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def _tool(function: Callable[..., Any], *, changes: bool) -> Tool:
-    """Make a tool from a function. The tool rejects unknown arguments and arguments of a wrong type."""
+    """Make a tool from a function. It refuses unknown arguments and wrong types."""
     hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
     tool = Tool.from_function(
         function, description=" ".join(str(function.__doc__).split()), annotations=hints, structured_output=False
@@ -58,7 +58,7 @@ def _changes(tool: Tool) -> bool:
 
 
 class _Server(ToolServer):
-    """MCP server that limits the size of answers, and adds the next step to errors."""
+    """MCP server that limits the size of answers, and adds a next step to errors."""
 
     read_only: bool
 
@@ -86,7 +86,7 @@ class _Server(ToolServer):
 
 
 def make_server(backend_of: Callable[[Any], Backend], *, read_only: bool) -> ToolServer:
-    """Return a server of all tools. `backend_of` maps a request's context to the backend that the tools use."""
+    """Return a server of all tools. `backend_of` maps a request's context to its backend."""
     if not logging.root.handlers and logging.lastResort is not None:
         logging.root.addHandler(logging.lastResort)  # otherwise the SDK adds its own handler
     tools = [tool for tool in TOOLS.values() if not (read_only and _changes(tool))]
@@ -115,7 +115,7 @@ def _problem(tool: Tool, error: BaseException) -> ToolProblem:
         return ToolProblem("the store does not answer now", "call again in a few seconds")
     log.error("the tool %s has failed", tool.name, exc_info=error)
     message = f"a bug in automl ({type(error).__name__}); its log has the traceback"
-    return ToolProblem(message, "call it with other arguments, and report this")
+    return ToolProblem(message, f"call {tool.name} with other arguments, and report this bug")
 
 
 def _next_step(error: Exception) -> str:

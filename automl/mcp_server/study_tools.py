@@ -1,4 +1,4 @@
-"""Tools that read, start and stop studies. Before it spends money, a tool returns the expected cost."""
+"""Tools that read, start and stop studies. Without consent to spend, they return the expected cost."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from studies.spec.spec_errors import SpecError
 LOOK_SECONDS = 1.0
 _PLAN = ("study", "slots", "price", "rungs", "first_params", "expected_cost")
 _NEXT_BY_STATE: Mapping[str, str] = {
-    "queued": "call watch: a worker has to take it; if there is a reason, it says why the study waits",
+    "queued": "call watch until a worker takes it; `reason` says why it waits",
     "running": "call watch until it ends, or stop to let it drain",
     "done": "call recommendation",
     "stopped": "call resume to continue, or recommendation",
@@ -45,9 +45,9 @@ def launch(
     ] = None,
     priority: Annotated[int, Field(ge=-100, le=100, description="Jobs of higher priority start first.")] = 0,
 ) -> Mapping[str, Any]:
-    """Queue a study on a budget in dollars. The study never exceeds this budget.
+    """Queue a study on a budget in dollars, which it never exceeds.
 
-    Call this tool first without confirm_cost_usd: it checks the spec, returns the possible cost, and spends nothing.
+    First call this tool without confirm_cost_usd: it checks the spec, returns the expected cost, and spends nothing.
     """
     mapping, budget = _with_budget(spec_within(spec, "spec"), budget_usd)
     plan = backend.check(mapping, code)
@@ -88,7 +88,7 @@ def resume(
 
 
 def stop(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Stop a study after its trials have saved checkpoints. Nothing is lost, and `resume` continues the study."""
+    """Stop a study with checkpoints. Nothing is lost, and `resume` continues it."""
     return {"job": _short_job(backend.stop(study)), "next": "call watch until it has ended; resume continues it"}
 
 
@@ -107,9 +107,9 @@ def confirm(
     seeds: Annotated[int, Field(ge=1, le=20, description="Trainings of each model.")] = 3,
     confirm_cost_usd: Consent = None,
 ) -> Mapping[str, Any]:
-    """Train models of an ended study again, with new seeds.
+    """Train models of an ended study again, with new seeds, on a budget of their own.
 
-    This measures the models on data that the search never used. The trainings have their own budget.
+    This measures the models on data that the search never used.
     """
     plan = backend.check_confirm(study, points, seeds)
     if not is_agreed(budget_usd, confirm_cost_usd):
@@ -127,7 +127,7 @@ def enqueue(
         dict[str, Any], Field(description="Parameters by name; those that you leave out are drawn at random.")
     ],
 ) -> Mapping[str, Any]:
-    """Ask a study to train a trial with these parameters next, within its budget."""
+    """Train a trial with these parameters next, within the study's budget."""
     queued = backend.enqueue(study, params)
     return {**queued, "next": queued["waits"] or "call watch: the next free slot takes it"}
 
@@ -138,7 +138,7 @@ def list_studies(backend: Acting) -> Mapping[str, Any]:
 
 
 def status(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Return a study's state, its money, its best models and its recommended model."""
+    """Return a study's state, money, best models and recommended model."""
     found = backend.status(study)
     return {**found, "next": _NEXT_BY_STATE[found["job"]["state"]]}
 
@@ -152,7 +152,7 @@ async def watch(
         str | None, Field(max_length=100, description="`seen` of the last answer, to wait for changes since then.")
     ] = None,
 ) -> Mapping[str, Any]:
-    """Wait up to `seconds` for a change of a study or a confirm job, and return its state.
+    """Wait up to `seconds` for a change of a study or confirm job, and return its state.
 
     Call this tool again with `seen` of its last answer until `ended` is true.
     """
@@ -177,7 +177,7 @@ def explain_trial(
     study: StudyName,
     trial: Annotated[int, Field(ge=0, le=10**9, description="Number of the trial.")],
 ) -> Mapping[str, Any]:
-    """Explain why a trial continued, was paused, stopped or failed, with the numbers that the search compared."""
+    """Explain why a trial continued, was paused, stopped or failed, with the numbers that decided."""
     return backend.explain(study, trial)
 
 
@@ -189,7 +189,7 @@ def compare_trials(
         Sequence[_TrialNumber], Field(max_length=40, description="Numbers of trials; empty: the first 40.")
     ] = (),
 ) -> Mapping[str, Any]:
-    """Return trials of a study side by side, with the parameters in which they differ."""
+    """Return trials side by side, with the parameters in which they differ."""
     rows = backend.trials(study)
     known = {row["trial"]: row for row in rows}
     missing = [number for number in trials if number not in known]
@@ -206,7 +206,7 @@ def compare_studies(
     *,
     studies: Annotated[list[StudyName], Field(min_length=2, max_length=10, description="Names of the studies.")],
 ) -> Mapping[str, Any]:
-    """Return studies side by side, with the results and the cost of each study."""
+    """Return studies side by side, with results and costs."""
     names = ("state", "trials", "cost_usd", "hypervolume", "reference_point", "recommendation")
     rows = []
     for name in studies:
@@ -217,7 +217,7 @@ def compare_studies(
 
 
 def recommendation(backend: Acting, study: StudyName) -> Mapping[str, Any]:
-    """Return a study's recommended model, whether it was confirmed with new seeds, and the next step."""
+    """Return a study's recommended model, whether it was confirmed, and the next step."""
     found = backend.status(study)
     name, state, summary = found["job"]["study"], found["job"]["state"], found["study"] or {}
     chosen = summary.get("recommendation")

@@ -1,4 +1,4 @@
-"""Parts shared by all tools: the backend of a call, bounded arguments, and the consent to spend money."""
+"""Shared by all tools: a call's backend, bounded arguments, consent to spend money."""
 
 import json
 import math
@@ -11,19 +11,6 @@ from pydantic import Field
 from automl.backend import QueueBackend, ServiceBackend
 
 Backend = QueueBackend | ServiceBackend
-
-
-class ToolServer(MCPServer):
-    """An MCP server that also stores the backend of the current call."""
-
-    backend_of: Callable[[Any], Backend]
-
-
-def _acting(context: Context) -> Backend:
-    return cast("ToolServer", context.mcp_server).backend_of(context.request_context)
-
-
-Acting = Annotated[Backend, Resolve(_acting)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200, description="Name of the study.")]
 Usd = Annotated[float, Field(gt=0, le=1e6)]
 Consent = Annotated[
@@ -33,6 +20,23 @@ Consent = Annotated[
         "spends nothing."
     ),
 ]
+MOST_CHARACTERS = 20_000  # characters of the longest answer
+_LONGEST_TEXT = 2_000
+_TEXT_BY_LIST = 200  # characters of a text to keep for each list entry
+_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, until the answer is short enough
+
+
+class ToolServer(MCPServer):
+    """An MCP server that knows the backend of a call."""
+
+    backend_of: Callable[[Any], Backend]
+
+
+def _acting(context: Context) -> Backend:
+    return cast("ToolServer", context.mcp_server).backend_of(context.request_context)
+
+
+Acting = Annotated[Backend, Resolve(_acting)]
 
 
 def lacks_consent(tool: str, budget_usd: float, consent_usd: float | None, expected: dict[str, Any]) -> dict[str, Any]:
@@ -47,14 +51,8 @@ def is_agreed(budget_usd: float, consent_usd: float | None) -> bool:
     return consent_usd is not None and consent_usd >= budget_usd
 
 
-MOST_CHARACTERS = 20_000  # longest answer, in characters
-_LONGEST_TEXT = 2_000
-_TEXT_BY_LIST = 200  # characters of a text to keep for each list entry
-_LONGEST_LISTS = (40, 20, 10, 5, 2, 1)  # list lengths to try in this order, until the answer is short enough
-
-
 class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the program
-    """Reason why a tool did nothing, with the next step for the caller."""
+    """Reason why a tool did nothing, with the caller's next step."""
 
     def __init__(self, message: str, next_step: str) -> None:
         super().__init__(message)
@@ -66,7 +64,7 @@ class ToolProblem(Exception):  # noqa: N818 - an answer, not a failure of the pr
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN or infinity. Counts the entries it omits."""
+    """Return JSON of at most `MOST_CHARACTERS` characters, without NaN and infinity. Counts omitted entries."""
     for longest in _LONGEST_LISTS:
         text = json.dumps(_cut(answer, longest), ensure_ascii=False, allow_nan=False, default=str)
         if len(text) <= MOST_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Predicts all rows of a file with an exported model."""
+"""Predicts the rows of a file with an exported model."""
 
 import csv
 import json
@@ -19,13 +19,14 @@ from automl.standalone.table_rows import TableRows
 from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import listed, shown
 
-_Encoded: TypeAlias = tuple[str, str | None, Encoded]
-"""Place of a row, the name of its file if it has one, and its numbers."""
+_Encoded: TypeAlias = tuple[str, str | None, Encoded]  # place of a row, its file name (or None), and its numbers
 _FILE = "file"
+ENDINGS = (".csv", ".jsonl", ".parquet")
+_ROWS_OF_A_GROUP = 10_000
 
 
 def opened_model(path: Path, device: str = "cpu", *, trust: bool = False) -> Model:
-    """Load an exported model. Raises ExportError if it is invalid, of unknown origin, or needs a missing package."""
+    """Load an exported model. Raises ExportError if it is invalid, untrusted, or needs a missing package."""
     try:
         return load(path, device, trust=trust)
     except Exception as error:
@@ -42,9 +43,9 @@ def predict_file(
     on_batch: Callable[[int], None] | None = None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Write a prediction for each row, and return the number of rows. Raises ExportError for a bad row or file.
+    """Write a prediction for each row. Returns the number of rows. Raises ExportError for a bad row or file.
 
-    `id_column` is a column of the file to write beside each prediction. `on_note` receives a line about unused columns.
+    `id_column` is a column to write beside the predictions. `on_note` receives a line about unused columns.
     """
     done, form = 0, model.manifest["rows"]
     with within_free_memory(str(data), ExportError), answers_to(out) as sink:
@@ -64,7 +65,7 @@ def predict_file(
 def _needed(
     model: Model, data: Path, rows: Iterator[Row], id_column: str | None, on_note: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield rows of a table without columns that the model does not use. Incomplete rows are unchanged."""
+    """Yield rows of a table without unused columns. Incomplete rows are unchanged."""
     known, noted = frozenset(model.manifest["rows"].get("known", ())), frozenset[str]()
     needed = frozenset(getattr(model.rows, "columns", ()))
     for where, row in rows:
@@ -92,7 +93,7 @@ def _encoded(model: Model, rows: Iterator[Row]) -> Iterator[_Encoded]:
 
 
 def _answered(model: Model, some: Sequence[_Encoded]) -> list[dict[str, Any]]:
-    """Predict a batch of rows. If the model fails, the error names the row that caused it."""
+    """Predict a batch. The error of a failure names the row that caused it."""
     try:
         return model.answered([encoded for _, _, encoded in some])
     except Exception as error:
@@ -110,7 +111,7 @@ def _failed(where: str, error: Exception) -> ExportError:
 
 
 def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, Any]:
-    """Return a summary of the predictions as plain values."""
+    """Return a summary as plain values."""
     known = model.manifest
     return {
         "model": name,
@@ -122,13 +123,9 @@ def summary(model: Model, name: str, rows: int, out: Path | None) -> dict[str, A
     }
 
 
-ENDINGS = (".csv", ".jsonl", ".parquet")
-_ROWS_OF_A_GROUP = 10_000
-
-
 @contextmanager
 def answers_to(out: Path | None) -> "Iterator[_Csv | _JsonLines | _Parquet]":
-    """Yield a writer that replaces the file once complete; None prints CSV. Raises ExportError if writing fails."""
+    """Yield a writer that replaces the file at the end; None prints CSV. Raises ExportError if writing fails."""
     if out is None:
         yield _Csv(sys.stdout)
         return
@@ -151,7 +148,7 @@ def answers_to(out: Path | None) -> "Iterator[_Csv | _JsonLines | _Parquet]":
 
 
 def flat(number: int, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a prediction as a flat row: the row number, and a column p(LABEL) for each class probability."""
+    """Return a prediction as a flat row, with a column p(LABEL) for each class probability."""
     cells: dict[str, Any] = {"row": number}
     for name, value in answer.items():
         if name == "probabilities" and "label" in answer:

@@ -1,4 +1,4 @@
-"""Streams rows from files to a model, so that files may be larger than the memory."""
+"""Streams rows from files, which may be larger than the memory."""
 
 import codecs
 import csv
@@ -26,17 +26,16 @@ _NUMBERED = re.compile(r"column_(\d+)")
 _QUOTED = re.compile(QUOTED)
 _BATCH = 1024
 
-Row = tuple[str, Any]
-"""Place of a row, for messages and the first column of predictions, and the row as the model takes it."""
+Row = tuple[str, Any]  # place of a row, for messages and the first column of predictions, and the row
 
 
 def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a file or a folder of images. Raises ExportError if it is unreadable or has no such rows.
+    """Yield the rows of a file or a folder of images. Raises ExportError if there are no such rows.
 
     Args:
         path: CSV, TSV, Parquet or JSON lines (text also as .gz); texts on lines; an image, or a folder of images.
-        form: Row format of the model: `rows` of its manifest.
-        column: Column of a table with the texts or images; None detects the column.
+        form: `rows` of the model's manifest.
+        column: Column with the texts or images; None detects it.
     """
     kind = form["kind"]
     if not path.exists():
@@ -54,7 +53,7 @@ def rows_of(path: Path, form: Mapping[str, Any], column: str | None = None) -> I
 
 
 def cells_of(path: Path, form: Mapping[str, Any], name: str, column: str | None = None) -> Iterator[Any]:
-    """Yield the cells of one column of a table, such as an identifier. Raises ExportError if a row has no such cell."""
+    """Yield a table's cells in a column. Raises ExportError if a row has no such cell."""
     if path.is_dir() or _ending(path) in {_TEXT, *ENDINGS}:
         raise ExportError(f"--id: {path} has no columns. Name a table")
     for where, row in _table(path, form, column):
@@ -129,7 +128,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
 
 
 def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows of a CSV file by column name, or by column_0, column_1, ... if training had no names."""
+    """Yield a CSV file's rows by column name, or by column_0, column_1, ... if training had no names."""
     with _opened(path, _encoding(form)) as file:
         head = file.readline().removeprefix("\ufeff")
         delimiter = "\t" if _ending(path) == ".tsv" else _delimiter(head, known, form.get("delimiter"))
@@ -152,7 +151,10 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                     is_row = bool(known) and all(map(_NUMBERED.fullmatch, known)) and not set(names) & set(known)
                     if not is_row:
                         names = [name or f"column_{number}" for number, name in enumerate(names)]
-                        _check_differ(path, names)
+                        if twice := doubled(names):
+                            columns = listed(map(shown, twice))
+                            problem = f"the column {columns} appears twice. Give each column its own name"
+                            raise ExportError(f"{path}: line 1: {problem}")
                         continue
                     names = [f"column_{number}" for number in range(len(cells))]
                 where = f"{path}: line {reader.line_num}"
@@ -179,14 +181,8 @@ def _delimiter(head: str, known: Sequence[str], trained: object) -> str:
 
 
 def _unquoted(cells: list[str]) -> list[str]:
-    """Remove quotation marks that enclose a whole cell. Other quotation marks belong to the text."""
+    """Remove quotation marks around whole cells. Other quotation marks belong to the text."""
     return [cell if (quoted := _QUOTED.fullmatch(cell)) is None else quoted[1] for cell in cells]
-
-
-def _check_differ(path: Path, names: Sequence[str]) -> None:
-    if twice := doubled(names):
-        names = listed(map(shown, twice))
-        raise ExportError(f"{path}: line 1: the column {names} appears twice. Give each column a name of its own")
 
 
 def _encoding(form: Mapping[str, Any]) -> str:
@@ -256,7 +252,7 @@ def _numbers(where: str, row: Mapping[str, Any], *, is_whole: bool) -> list[floa
 
 
 def _number(cell: Any, *, is_whole: bool) -> float:
-    """Convert a cell to a number. With `is_whole`, cells such as 7, "7" and 7.0 become an int."""
+    """Convert a cell to a number. With `is_whole`, 7, "7" and 7.0 become an int."""
     if is_whole and isinstance(cell, int):
         return int(cell)
     if is_whole and isinstance(cell, str):

@@ -1,4 +1,4 @@
-"""`automl sync --models`: logs a study's best saved models to MLflow, each in the MLflow run of its trial."""
+"""`automl sync --models`: logs a study's best saved models to MLflow, each in its trial's MLflow run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINT_TAG, CHECKPOINT_TAG = "automl.point", "automl.checkpoint"
 
 
 class ArchiveModels:
-    """Copies a study's best saved models to MLflow, each with the metrics of its epoch."""
+    """Copies a study's best saved models to MLflow, with the metrics of their epochs."""
 
     def __init__(self, record: StudyRecord, base_folder: str) -> None:
         self._record, self._base_folder = record, base_folder
@@ -34,7 +34,7 @@ class ArchiveModels:
         self._experiment = experiment_id(self._client, uri, record.name)
 
     def log(self, tell: Callable[[str], None] = lambda _line: None) -> dict[str, str]:
-        """Log missing models, and delete models that are no longer best. Returns model ids, or raises RunError."""
+        """Log missing models, delete outdated models. Returns model ids by point. Raises RunError if MLflow fails."""
         try:
             return self._log(tell)
         except (UserError, RunError):
@@ -105,6 +105,6 @@ class ArchiveModels:
 
 
 def _is_of(model: Any, point: ArchivePoint, run_id: str | None) -> bool:
-    """Return whether an MLflow model is complete, from this checkpoint, and in the trial's current run."""
+    """Return whether an MLflow model is complete, of this checkpoint, and in the trial's current run."""
     is_whole = str(model.status) in {"READY", "LoggedModelStatus.READY"}
     return is_whole and model.source_run_id == run_id and model.tags.get(CHECKPOINT_TAG) == str(point.checkpoint)

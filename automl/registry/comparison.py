@@ -1,4 +1,4 @@
-"""Compares two models on the same samples by a paired test of the differences."""
+"""Compares two models on the same samples by a paired t-test."""
 
 import hashlib
 import math
@@ -23,6 +23,9 @@ from trainers.loop.evaluation import LOSS, per_sample, weights_of
 from trainers.protocol import NoTestPartError
 
 SURE = 0.05  # significance level: differences with p < 0.05 count
+_LOSS = "val_loss"
+_BATCH = 256
+_Answering: TypeAlias = Callable[[Any], Any]
 
 
 def chance_of(differences: Sequence[float], weights: Sequence[float] | None = None) -> float:
@@ -32,8 +35,8 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
     five samples are never significant.
 
     Args:
-        weights: Weight of each sample in the mean m = sum(w d) / sum(w), with the variance
-            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2. None weighs each by 1. Samples of weight 0 do not count in n.
+        weights: Weights w of the samples, by default 1, in the mean m = sum(w d) / sum(w) with the variance
+            n / (n - 1) sum(w^2 (d - m)^2) / sum(w)^2. Samples of weight 0 do not count in n.
     """
     weights = [1.0] * len(differences) if weights is None else weights
     pairs = [(weight, one) for one, weight in zip(differences, weights, strict=True) if weight]
@@ -41,29 +44,17 @@ def chance_of(differences: Sequence[float], weights: Sequence[float] | None = No
     mean = math.fsum(weight * one for weight, one in pairs) / total if total else 0.0
     if count < 2 or not math.isfinite(mean):
         return 1.0
-    return max(0.5**count, _chance_below(mean, pairs, total))
+    from scipy.special import stdtr  # imported late, because it is slow
 
-
-def _chance_below(mean: float, pairs: Sequence[tuple[float, float]], total: float) -> float:
-    """Compute the one-sided p-value of the t-test. `pairs` holds the weight and the difference of each sample."""
-    from scipy.special import stdtr  # loaded late, because it takes a moment that other commands need not wait
-
-    count = len(pairs)
     squares = math.fsum((weight * (one - mean)) ** 2 for weight, one in pairs)
     error = math.sqrt(squares * count / (count - 1)) / total
-    if error == 0:
-        return 0.0 if mean < 0 else 1.0
-    return float(stdtr(count - 1, mean / error))
-
-
-_LOSS = "val_loss"
-_BATCH = 256
-_Answering: TypeAlias = Callable[[Any], Any]
+    below = float(stdtr(count - 1, mean / error)) if error else float(mean >= 0)
+    return max(0.5**count, below)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Result of a paired test on the test or validation part. `chance` is the one-sided p-value."""
+    """Result of a paired t-test. `part` is test or validation, `chance` the one-sided p-value."""
 
     metric: str
     part: str
@@ -89,7 +80,7 @@ class Comparison:
 def compared(
     sources: Sequence[Source], task: Task, champion: Path, metric: str, *, smaller_is_better: bool
 ) -> Comparison | str:
-    """Compare a model with the current champion on the study's samples. Returns a reason if that is impossible."""
+    """Compare a model with the champion on the study's samples. Returns a reason if that is impossible."""
     source, manifest = sources[0], read_manifest(champion)
     if reason := _why_not(manifest, source):
         return reason
@@ -124,7 +115,7 @@ def compared(
 
 
 def _without_cleaning(rows: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the form of rows without text cleaning, because a study's samples are already clean."""
+    """Return the form of rows without text cleaning, since a study's samples are already clean."""
     return None if rows is None else {name: one for name, one in rows.items() if name not in CLEANING}
 
 
@@ -132,7 +123,7 @@ def _why_not(manifest: Mapping[str, Any], source: Source) -> str:
     if _without_cleaning(manifest["rows"]) != _without_cleaning(source.rows):
         return "the champion takes rows in another form, so the models cannot be compared sample by sample"
     if meaning(manifest["answers"]) != meaning(source.answers):
-        return "the champion's outputs mean something else, so the models cannot be compared sample by sample"
+        return "the champion's outputs have another meaning, so the models cannot be compared sample by sample"
     if len(manifest["programs"]) > 1 and source.answers["kind"] not in MEANS:
         return "the champion has several models whose outputs cannot be averaged, so it cannot be compared"
     return ""
@@ -164,7 +155,7 @@ def _part(task: Task, source: Source) -> str:
 
 
 def _trains_on_validation(task: Task, source: Source) -> bool:
-    """Return whether cross-validation makes the task train on its validation rows too."""
+    """Return whether the task trains on its validation rows, too, for cross-validation."""
     if not hasattr(task, "new_rows"):
         return False
     inputs, _ = next(iter(_batches(task, source, "validation")))

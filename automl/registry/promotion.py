@@ -37,7 +37,7 @@ def promote(
         force: Recorded reason to make the model champion despite objections.
 
     Returns:
-        Plain values: name, version, aliases, an ensemble's seeds, objections, and the comparison with the champion.
+        The version as plain values, with objections and the comparison with the champion.
 
     Raises:
         StoreError: There is no such model.
@@ -71,7 +71,7 @@ def promote(
 
 
 def newer_champion(registry: Registry, name: str, before: Version | None) -> Version | None:
-    """Return the champion if it has changed since `before` (None: there was none). Raises ExportError."""
+    """Return the champion if it is another than `before`. Raises ExportError if the registry fails."""
     now = registry.champion(name)
     return None if now is None or (before is not None and now.number == before.number) else now
 
@@ -130,16 +130,13 @@ def _registered(  # noqa: PLR0917 - one caller passes all of them
     )
 
 
-_WHAT = "promote"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A model that may become a version in the registry.
 
     Attributes:
         confirmation: From `confirmation_of`, or None. An ensemble has its own `metrics`, and its seeds' in `alone`.
-        seeds: Seeds of an ensemble's models, or None for a single model.
+        seeds: Seeds of an ensemble, or None.
     """
 
     trial: int
@@ -151,14 +148,11 @@ class Candidate:
 
 
 def candidate(record: StudyRecord, name: str, base_folder: str, model: str | None, *, is_forced: bool) -> Candidate:
-    """Return the model that the user wants to register, with its confirmation.
-
-    Args:
-        name: A point as for `automl export`, or `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`.
+    """Return the model to register, with its confirmation. `name` is `point` of `promote`.
 
     Raises:
         StoreError: There is no such model.
-        ExportError: An unconfirmed model or a missed threshold, not forced; or predictions that cannot be averaged.
+        ExportError: The model is unconfirmed or misses a threshold, not forced; or its predictions have no mean.
     """
     seeds = seeds_named(record, name)
     if seeds is not None:
@@ -169,8 +163,8 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
     confirmation = confirmation_of(record, trial, epoch)
     against = _objections(record, f"{trial}@{epoch}", confirmation)
     _refuse(against, is_forced=is_forced)  # before torch is loaded
-    source = opened_source(record, checkpoint, base_folder, model, what=_WHAT)
-    check_rows(source, what=_WHAT)
+    source = opened_source(record, checkpoint, base_folder, model, what="promote")
+    check_rows(source, what="promote")
     return Candidate(
         trial=trial, sources=[source], origin=origin_of(record, trial, source), confirmation=confirmation, seeds=None,
         objections=against,
@@ -180,8 +174,8 @@ def candidate(record: StudyRecord, name: str, base_folder: str, model: str | Non
 def _ensemble(
     record: StudyRecord, runs: Sequence[ConfirmationRecord], base_folder: str, model: str | None, *, is_forced: bool
 ) -> Candidate:
-    sources = opened_sources(record, [str(run.checkpoint) for run in runs], base_folder, model, what=_WHAT)
-    check_rows(sources[0], what=_WHAT)
+    sources = opened_sources(record, [str(run.checkpoint) for run in runs], base_folder, model, what="promote")
+    check_rows(sources[0], what="promote")
     trial, confirmation = runs[0].trial, _confirmed_together(runs, sources)
     against = _objections(record, f"{trial}@{runs[0].epoch}", confirmation)
     _refuse(against, is_forced=is_forced)

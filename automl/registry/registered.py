@@ -1,7 +1,7 @@
-"""Reads and writes models, their packages and their aliases in MLflow's registry.
+"""Reads and writes models, packages and aliases in MLflow's registry.
 
 The alias `champion` names the version in use, `challenger` the newest version that was not better. `models:/NAME@ALIAS`
-and `models:/NAME/VERSION` name a version, as in MLflow.
+and `models:/NAME/VERSION` name versions, as in MLflow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 CHAMPION, CHALLENGER = "champion", "challenger"
 COMPARED_WITH = "automl.compared_with"  # tag of a version: number of the champion at its promotion
 PROGRAMS_TAG = "automl.programs_sha256"
-"""Tag of a version: digests of its program files. Users who may write the registry are trusted to run code."""
+"""Tag of a version: digests of its program files. Users who write the registry are trusted to run code."""
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEME = "models:/"
 _URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))")
 _NO_SUCH = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"})
-"""MLflow's error codes for a missing model or version, and for a missing alias."""
+"""MLflow's error codes for a missing model, version or alias."""
 _MODEL = "model"  # artifact folder of the model in a run, and of the package in an MLflow model
 
 
 def _only(model: str) -> str | None:
-    """Return MLflow's filter for a model's name, or None for a name with quotes, which the filter cannot escape."""
+    """Return MLflow's filter for a name, or None for quotes, which the filter cannot escape."""
     return None if set(model) & set("'\"\\") else f"name='{model}'"
 
 
 @contextmanager
 def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Yield a local, perhaps temporary, path to a model, and its version's name. Raises ExportError if missing."""
+    """Yield a local, perhaps temporary, path of a model, and its version. Raises ExportError if it is missing."""
     if not model.startswith(_SCHEME):
         yield Path(model), Path(model).name
         return
@@ -76,7 +76,7 @@ def local_model(model: str, mlflow: str | None = None) -> Iterator[tuple[Path, s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A version of a registered model. `source` is MLflow's URI of its files."""
+    """A version of a registered model. `source` is the URI of its files."""
 
     name: str
     number: int
@@ -86,22 +86,14 @@ class Version:
 
     @property
     def label(self) -> str:
-        """Return name and version, such as `news/3`."""
+        """Name and version, such as `news/3`."""
         return f"{self.name}/{self.number}"
 
 
-def numbers_of(versions: Sequence[Version]) -> str:
-    """Return version numbers with aliases for messages, such as `1, 2 @champion`."""
-    return ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
-
-
 def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
-    """Return the registry at the given URI, else the study's registry, else the default of `automl models`.
+    """Return the registry at `given`, else at `of_study` (relative to `base_folder`), else the default.
 
-    A relative file in `given` starts in the current folder, and in `of_study` in `base_folder`.
-
-    Raises:
-        ExportError: The URI is invalid, or does not answer.
+    Raises ExportError if the URI is invalid, or does not answer.
     """
     if given is None and of_study is not None:
         return Registry(of_study, base_folder, makes=makes)
@@ -109,15 +101,12 @@ def registry_of(given: str | None, of_study: str | None, base_folder: str, *, ma
 
 
 class Registry:
-    """MLflow's registry at a tracking URI.
+    """MLflow's registry at a tracking URI. Raises ExportError if the URI is invalid, or does not answer.
 
     Args:
-        given: The URI; None takes MLFLOW_TRACKING_URI, or a file.
-        folder: Folder of a relative file; None takes the current folder.
+        given: The URI, by default MLFLOW_TRACKING_URI, else `DEFAULT_URI`.
+        folder: Folder of a relative file, by default the current folder.
         makes: Whether to create a missing database file. If not, the registry is empty.
-
-    Raises:
-        ExportError: The URI is invalid, or does not answer.
     """
 
     def __init__(self, given: str | None, folder: str | None = None, *, makes: bool = True) -> None:
@@ -137,12 +126,12 @@ class Registry:
 
     @property
     def option(self) -> str:
-        """Return the `--mlflow` option that selects this registry, or an empty text if it is the default."""
+        """Return the `--mlflow` option for this registry, empty for the default."""
         default = tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI, str(Path.cwd()))
         return "" if self._uri == default else f" --mlflow {shlex.quote(redact(self._uri))}"
 
     def versions(self, name: str | None = None) -> list[Version]:
-        """Return the versions of a model, or of all models, by name and number. Raises ExportError if unavailable."""
+        """Return the versions of a model or of all models, sorted. Raises ExportError if the registry fails."""
         if self._is_empty:
             return []
         try:
@@ -158,23 +147,24 @@ class Registry:
         return sorted(found, key=lambda one: (one.name, one.number))
 
     def champion(self, name: str) -> Version | None:
-        """Return the current champion, or None. Raises ExportError if the registry does not answer."""
+        """Return the champion, or None. Raises ExportError if the registry fails."""
         return self._named(name, alias=CHAMPION)
 
     def find(self, uri: str) -> Version:
-        """Return the version of `models:/NAME@ALIAS` or `models:/NAME/VERSION`. Raises ExportError if it is missing."""
+        """Return the version of a `models:/` URI. Raises ExportError if it is missing."""
         named = _URI.fullmatch(uri)
         if named is None:
             raise ExportError(f"MODEL: found {uri!r}, allowed: models:/NAME@ALIAS or models:/NAME/VERSION")
         found = self._named(**named.groupdict())
         if found is not None:
             return found
-        have = numbers_of(self.versions(named["name"]))
+        versions = self.versions(named["name"])
+        have = ", ".join(f"{one.number}{''.join(f' @{alias}' for alias in one.aliases)}" for one in versions)
         what = f"its versions are {have}" if have else f"its models: {self._names()}"
         raise ExportError(f"MODEL: the registry {redact(self.given)} has no {uri!r}; {what}")
 
     def _named(self, name: str, *, alias: str | None = None, version: str | None = None) -> Version | None:
-        """Find a version by alias or number in one request, because servers call this every two seconds."""
+        """Find a version by alias or number, in one request, since servers ask every two seconds."""
         from mlflow.exceptions import MlflowException
 
         if self._is_empty:
@@ -191,7 +181,7 @@ class Registry:
             raise self._gone(error) from error
 
     def package(self, version: Version, folder: Path) -> Path:
-        """Return a version's package folder, copied into `folder` if remote. Raises ExportError if unavailable."""
+        """Return a version's package, copied into `folder` if remote. Raises ExportError if it is unreadable."""
         import mlflow.artifacts
 
         try:
@@ -217,7 +207,7 @@ class Registry:
         spec: Mapping[str, Any],
         at: float,
     ) -> Version:
-        """Register an MLflow model as a new version, created `at` seconds since 1970. Raises ExportError if refused."""
+        """Register an MLflow model as a new version, `at` seconds since 1970. Raises ExportError if that fails."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -241,7 +231,7 @@ class Registry:
         return self._version(made)
 
     def name_version(self, version: Version, alias: str) -> None:
-        """Move an alias to a version. Raises ExportError if the registry refuses the change."""
+        """Move an alias to a version. Raises ExportError if the registry fails."""
         try:
             self._client.set_registered_model_alias(version.name, alias, str(version.number))
             if alias == CHAMPION and CHALLENGER in version.aliases:

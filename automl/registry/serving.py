@@ -1,4 +1,4 @@
-"""Polls the registry for new versions in a process of its own, because MLflow's threads forbid a later fork."""
+"""Polls the registry for new versions, in a separate process, because MLflow's threads forbid a later fork."""
 
 import os
 import shutil
@@ -19,14 +19,14 @@ _KEPT = 2  # number of versions whose files are kept, because a worker may still
 
 
 class RegistryFolder:
-    """Downloads the files of the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names."""
+    """Downloads the version of a `models:/` URI."""
 
     def __init__(self, uri: str, mlflow: str | None, folder: Path) -> None:
         self._uri, self._registry, self._folder = uri, Registry(mlflow, makes=False), folder
         self._fetched: list[tuple[str, str, str]] = []
 
     def look(self) -> dict[str, str]:
-        """Download a new version. Returns its path and name. Raises ExportError if it is missing or unavailable."""
+        """Download a new version. Returns `path` and `version`. Raises ExportError if it is unavailable."""
         version = self._registry.find(self._uri)
         if not self._fetched or self._fetched[-1][0] != version.label:
             self._fetch(version)
@@ -38,7 +38,7 @@ class RegistryFolder:
         try:
             path = str(self._registry.package(version, Path(folder)))
         except BaseException:
-            shutil.rmtree(folder)  # the next poll comes in seconds, and would leave another folder
+            shutil.rmtree(folder)  # otherwise each poll would leave a folder
             raise
         self._fetched.append((version.label, folder, path))
         while len(self._fetched) > _KEPT:
@@ -47,7 +47,7 @@ class RegistryFolder:
 
 @contextmanager
 def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[FollowedSource]:
-    """Yield the newest version to a running server, and keep it current. Raises ServeError if there is no version."""
+    """Yield a source that follows the newest version. Raises ServeError if the polling process ends."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "place.json")
         command = [sys.executable, "-m", __name__, uri, mlflow or "", folder, str(poll_seconds)]
@@ -66,7 +66,7 @@ def followed(uri: str, mlflow: str | None, poll_seconds: float) -> Iterator[Foll
 
 
 def main() -> None:
-    """Write the newest version's location into a folder, repeatedly, until the server ends."""
+    """Write the newest version's location into a folder until the server ends."""
     uri, mlflow, folder, poll_seconds = sys.argv[1:]
     server, file = os.getppid(), Path(folder, "place.json")
     registry: RegistryFolder | None = None

@@ -1,1 +1,1 @@
-"""`automl --server URL`: runs commands against a service, and prints the results."""
+"""`automl --server URL`: runs commands on a service, and prints the results."""

@@ -1,4 +1,4 @@
-"""HTTP client of the service (`automl serve`): sends the user's token, and turns refusals and outages into errors."""
+"""HTTP client of the service (`automl serve`): sends the token, and raises refusals and outages as errors."""
 
 import json
 import ssl
@@ -20,17 +20,17 @@ from search_spaces.messages import RunError, UserError
 from studies.records.records import StudyRecord
 
 API = "/api/v1"
-ANSWER_SECONDS = 150.0  # most seconds to wait for an answer: a spec check may import the task's code for two minutes
-DOWNLOAD_SECONDS = 900.0  # most seconds to wait for answers that need work first, such as an export
+ANSWER_SECONDS = 150.0  # most seconds to wait for an answer: a spec check may take two minutes
+DOWNLOAD_SECONDS = 900.0  # most seconds to wait for slow answers, such as an export
 PATIENCE_SECONDS = 60.0  # seconds to retry requests to a silent service, for example during a restart
 _PAUSE_SECONDS = 1.0
 _CHUNK_BYTES = 2**20
-_UNKNOWN_ROUTE = "Not Found"  # FastAPI's text for an unknown path, which differs from the text for an unknown study
+_UNKNOWN_ROUTE = "Not Found"  # FastAPI's text for an unknown path; an unknown study has another text
 Found = TypeVar("Found")
 
 
 class RefusedError(UserError):
-    """The service refuses the request with an HTTP `status` such as 404. Change the request. Exit code 2."""
+    """The service refuses the request with an HTTP `status`. Change the request. Exit code 2."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -38,19 +38,19 @@ class RefusedError(UserError):
 
 
 class UnreachableError(RunError):
-    """The service does not answer at present. The same command may succeed later. Exit code 1."""
+    """The service does not answer now. Try the command again later. Exit code 1."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Waits between retries. The time limit starts at the first of several failures in a row."""
+    """Waits between retries. The time limit starts at the first failure in a row."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _failed_at: float | None = None
 
     def answered(self) -> None:
-        """Record an answer, which resets the time limit."""
+        """Reset the time limit after an answer."""
         self._failed_at = None
 
     def failed(self, error: UnreachableError) -> None:
@@ -64,7 +64,7 @@ class Patience:
 
 
 def patiently(ask: Callable[[], Found]) -> Found:
-    """Call a function, and retry for up to `PATIENCE_SECONDS` while the service does not answer."""
+    """Call a function again for up to `PATIENCE_SECONDS` while the service does not answer."""
     patience = Patience()
     while True:
         try:
@@ -74,7 +74,7 @@ def patiently(ask: Callable[[], Found]) -> Found:
 
 
 class _SystemCertificates(HTTPAdapter):
-    """Makes requests trust this machine's certificates in addition to its own."""
+    """Makes requests trust this machine's certificates, too."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **options)
@@ -83,8 +83,7 @@ class _SystemCertificates(HTTPAdapter):
 class ServiceClient:
     """Sends requests to a service, as the user of a token.
 
-    Args:
-        url: Address of the service, such as https://automl.example:8765. Raises UserError for another form.
+    `url` is an address such as https://automl.example:8765. Raises UserError for another form.
     """
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -100,18 +99,18 @@ class ServiceClient:
             self._session.trust_env = False  # a proxy would look for the service on its own machine
 
     def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token to a request. Without this hook, requests would send a password from ~/.netrc instead."""
+        """Add the token to a request. Without this hook, requests would send a password from ~/.netrc."""
         if self._token is not None:
             request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
     @property
     def has_token(self) -> bool:
-        """Return whether requests carry a token."""
+        """Return whether requests have a token."""
         return self._token is not None
 
     def beside_api(self, path: str) -> tuple[Any, float | None]:
-        """Return a path's JSON and the server's time in seconds since 1970. Raises ValueError if it is not JSON."""
+        """Return a path's JSON, and the server's time in seconds since 1970. Raises ValueError if it is no JSON."""
         with self._answer("GET", path, below="") as answer:
             date = answer.headers.get("Date")
             return json.loads(answer.content), parsedate_to_datetime(date).timestamp() if date else None
@@ -125,7 +124,7 @@ class ServiceClient:
         return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
-        """Write a resource to a file. Raises UserError if writing fails, UnreachableError if the connection is lost."""
+        """Write a resource to a file. Raises UserError if writing fails."""
         with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
             for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:
@@ -134,15 +133,15 @@ class ServiceClient:
                     raise UserError(f"the downloaded file cannot be saved: {error.strerror or error}") from None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a POST request, and return the JSON of the answer."""
+        """Send a POST request, and return the answer's JSON."""
         return json.loads(self._asked("POST", path, body={} if body is None else body))
 
     def delete(self, path: str) -> Any:
-        """Delete a resource, and return the JSON of the answer."""
+        """Delete a resource, and return the answer's JSON."""
         return json.loads(self._asked("DELETE", path))
 
     def record(self, study: str | None) -> StudyRecord:
-        """Return a study's stored state, by default of the newest started study. Raises UserError if it is missing."""
+        """Return the record of a study, by default of the newest started study. Raises UserError if there is none."""
         if study is None:
             lines = self.get("/lines")
             if not lines:
@@ -157,7 +156,7 @@ class ServiceClient:
             ) from None
 
     def statuses(self, study: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the study's status at each change, None as a keep-alive. Raises RefusedError or UnreachableError."""
+        """Yield a study's status at each change, None as a keep-alive. Raises RefusedError or UnreachableError."""
         with self._answer("GET", study_path(study, "events")) as answer:
             event = ""
             for line in answer.iter_lines(_CHUNK_BYTES):  # small chunks, so that each event arrives at once
@@ -189,7 +188,7 @@ class ServiceClient:
         below: str = API,
         seconds: float = ANSWER_SECONDS,
     ) -> Iterator[requests.Response]:
-        """Send a request, and yield the answer with an unread body. Refuses redirects, which would leak the token."""
+        """Send a request, and yield the unread answer. Refuses redirects, which would leak the token."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         try:
             with self._session.request(
@@ -223,7 +222,7 @@ class ServiceClient:
 
 
 def study_path(study: str, *parts: object) -> str:
-    """Return the URL path of a study, or of a resource below the study."""
+    """Return the URL path of a study, or of a part of it."""
     return "/".join(["/studies", *(quote(str(part), safe="") for part in (study, *parts))])
 
 

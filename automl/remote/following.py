@@ -1,4 +1,4 @@
-"""Follows a service's study until it ends: progress lines, summary, and the exit code of a local launch."""
+"""Follows a service's study until it ends: progress lines, summary, and a local launch's exit code."""
 
 import sys
 import time
@@ -18,14 +18,14 @@ from reports.phrases import plural, usd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telling:
-    """Output options for following a study. With `as_json`, stdout has only the summary."""
+    """Output options. With `as_json`, stdout has only the summary."""
 
     as_json: bool = False
     quiet: bool = False
 
 
 def take_leave_or_follow(client: ServiceClient, job: Mapping[str, Any], telling: Telling, *, detach: bool) -> None:
-    """Follow a job, print its summary, and exit with its code. Ctrl-C and `detach` leave the job running."""
+    """Follow a job, print its summary, and exit with its code. The job continues after Ctrl-C and `detach`."""
     if detach:
         print_json(job) if telling.as_json else echo(f"{job['study']} is {job['state']}")
         return
@@ -40,7 +40,7 @@ def follow_job(client: ServiceClient, name: str, telling: Telling) -> int:
 
 
 def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, Any]:
-    """Follow a study until it ends. Returns its last status, or an empty mapping if the study was deleted."""
+    """Follow a study until it ends. Returns its last status, empty if it was deleted."""
     show = (lambda _status: None) if telling.quiet else _Lines(time.monotonic).show
     last: dict[str, Any] = {}
     try:
@@ -53,7 +53,7 @@ def _followed(client: ServiceClient, study: str, telling: Telling) -> dict[str, 
 
 
 def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[dict[str, Any]]:
-    """Yield status changes until the study ends, and reconnect as needed. Raises RefusedError or UnreachableError."""
+    """Yield status changes until the study ends; reconnects. Raises RefusedError or UnreachableError."""
     while True:
         try:
             for status in client.statuses(study):
@@ -67,7 +67,7 @@ def statuses(client: ServiceClient, study: str, patience: Patience) -> Iterator[
 
 
 class _Lines:
-    """Prints a progress line on stderr when the state changes, or after enough time."""
+    """Prints a progress line on stderr when the state changes, or after `LINE_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ def _progress(status: dict[str, Any]) -> str:
 
 
 def _code_of(job: Mapping[str, Any]) -> int:
-    """Return the exit code of a job without a study record: a confirm job, or a study that has not started."""
+    """Return the exit code of a job without a study record."""
     return {"done": 0, "failed": FAILED}.get(job["state"], INTERRUPTED)
 
 

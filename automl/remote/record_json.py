@@ -1,4 +1,4 @@
-"""Converts a study's record to JSON, which the service sends, and back."""
+"""Converts a study's record to JSON and back."""
 
 import json
 import types
@@ -16,17 +16,17 @@ _RECORD, _ASKED = "record", "asked"
 
 
 def written(record: StudyRecord) -> str:
-    """Return a record as JSON without passwords. NaN and infinity are written as Python's `json` writes them."""
+    """Return a record as JSON without passwords, with Python's NaN and Infinity."""
     spec: Any = redact_deep(record.spec)
     uri = None if record.mlflow_uri is None else redact(record.mlflow_uri)
-    bare = tuple(replace(trial, asked={}) for trial in record.trials)  # domains need another form
+    bare = tuple(replace(trial, asked={}) for trial in record.trials)  # `asked` has domains, which need another form
     plain = asdict(replace(record, spec=spec, mlflow_uri=uri, trials=bare))
     asked = {str(trial.id): as_plain(trial.asked) for trial in record.trials if trial.asked}
     return json.dumps({_RECORD: plain, _ASKED: asked}, default=datetime.isoformat)
 
 
 def read(text: str) -> StudyRecord:
-    """Parse a record written by `written`. Raises ValueError, KeyError or TypeError for another text or version."""
+    """Parse the text of `written`. Raises ValueError, KeyError or TypeError for another text or version."""
     document = json.loads(text)
     record: StudyRecord = _made(StudyRecord, document[_RECORD])
     asked = document[_ASKED]

@@ -1,4 +1,4 @@
-"""Errors that become HTTP answers. Their classes differ in the caller's next step."""
+"""Errors that become HTTP answers. Each class has its own next step for the caller."""
 
 from search_spaces.messages import UserError
 
@@ -8,11 +8,11 @@ class ForbiddenError(UserError):
 
 
 class MissingError(UserError):
-    """The requested object does not exist, or the caller may not see it. Status 404 in both cases."""
+    """The object does not exist, or the caller may not see it. Status 404 for both."""
 
 
 class ConflictError(UserError):
-    """The current state of a study or job does not allow the request. Status 409."""
+    """The state of a study or job does not allow the request. Status 409."""
 
 
 class TooLargeError(UserError):
@@ -20,4 +20,4 @@ class TooLargeError(UserError):
 
 
 class BusyError(UserError):
-    """Too many requests of this kind are running. Try again in a few seconds. Status 429."""
+    """Too many requests of this kind. Try again in a few seconds. Status 429."""

@@ -1,4 +1,4 @@
-"""Limits on the work that a request may cause: size and depth of specs, concurrency, and expansion of uploads."""
+"""Limits on the work that a request may cause: size of specs, concurrency, expansion of uploads."""
 
 import gzip
 import threading
@@ -19,13 +19,14 @@ SPEC_CHARS = 65_536  # most characters of a spec, with one for each value
 EXPANSION = 4  # largest size of an upload that is expanded, as a multiple of what the project may have
 WAIT_SECONDS = 10.0  # most seconds to wait for earlier work
 CALLER: ContextVar[str] = ContextVar("caller", default="")
-"""User whose request this is; empty outside the service, where nobody is limited."""
+"""User of the current request; empty outside the service, where no limit applies."""
 _CHUNK_BYTES = 2**20
 _BATCH_ROWS = 1024
+Places = threading.Semaphore
 
 
 def spec_within(given: Mapping[str, Any] | str, source: str) -> dict[str, Any]:
-    """Parse a spec from a mapping or YAML. Raises SpecError if it is too long, nested too deeply or no mapping."""
+    """Parse a spec (mapping or YAML). Raises SpecError if it is too long, nested too deeply or no mapping."""
     if isinstance(given, str):
         if len(given) > SPEC_CHARS:
             raise _too_long(source)
@@ -53,12 +54,9 @@ def _too_long(source: str) -> SpecError:
     return SpecError(source, (), f"found more than {SPEC_CHARS:,} characters. Write a shorter spec")
 
 
-Places = threading.Semaphore
-
-
 @contextmanager
 def held(busy: str, *wanted: tuple[Places, float]) -> Iterator[None]:
-    """Acquire several semaphores, each within some seconds, for a `with` block. Raises BusyError if one is not free."""
+    """Hold semaphores for a `with` block. Raises BusyError if a semaphore is not free within its seconds."""
     with ExitStack() as stack:
         for places, seconds in wanted:
             if not places.acquire(timeout=seconds):
@@ -68,15 +66,15 @@ def held(busy: str, *wanted: tuple[Places, float]) -> Iterator[None]:
 
 
 class Turns:
-    """Limits concurrent requests of each caller: `most` may run, and `most_waiting` may wait."""
+    """Limits each caller's concurrent requests: `most` may run, `most_waiting` may wait."""
 
     def __init__(self, what: str, *, most: int, most_waiting: int) -> None:
-        self._busy = f"{what}: {most + most_waiting} of yours are at work or wait"
+        self._busy = f"{what}: {most + most_waiting} of your requests run or wait"
         self._working = defaultdict[str, Places](lambda: Places(most))
         self._here = defaultdict[str, Places](lambda: Places(most + most_waiting))
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait until the caller's request may run. Raises BusyError if too many wait, or after `WAIT_SECONDS`."""
+        """Wait for the caller's turn. Raises BusyError if too many requests wait, or after `WAIT_SECONDS`."""
         who = CALLER.get()
         wanted = ((self._here[who], 0.0), (self._working[who], WAIT_SECONDS)) if who else ()
         return held(self._busy, *wanted)
@@ -86,7 +84,7 @@ SPECS = Turns("spec", most=2, most_waiting=6)  # turns to read and check a spec
 
 
 def check_expanded(path: Path, name: str, upload_bytes: int) -> None:
-    """Raise TooLargeError for a compressed file that expands too far, SpecError for an unreadable file."""
+    """Raise TooLargeError for a file that expands too far, SpecError for an unreadable file."""
     most = EXPANSION * upload_bytes
     sizes = _gzip_sizes(path) if name.lower().endswith(".gz") else _parquet_sizes(path)
     total = 0

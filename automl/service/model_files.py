@@ -1,4 +1,4 @@
-"""Exports a model of a study as a download, in a separate process that imports the user's code."""
+"""Exports a model as a download, in a separate process that imports the user's code."""
 
 import json
 import os
@@ -34,14 +34,14 @@ _archives = threading.BoundedSemaphore(MOST_ARCHIVES)
 
 
 class ModelArchive:
-    """A temporary ZIP archive with a model for one download, which leaves no file behind. Created by `begun`."""
+    """A temporary ZIP archive with a model for one download, created by `begun`. Leaves no file behind."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.name = file, "model.zip"
 
     @classmethod
     def begun(cls) -> "ModelArchive":
-        """Create an empty archive. Raises BusyError if `MOST_ARCHIVES` archives are still being downloaded."""
+        """Create an empty archive. Raises BusyError if `MOST_ARCHIVES` archives are open."""
         if not _archives.acquire(blocking=False):
             raise BusyError(f"export: the service already runs {MOST_ARCHIVES} downloads, its limit. Try again later")
         try:
@@ -52,7 +52,7 @@ class ModelArchive:
 
     @property
     def size(self) -> int:
-        """Size of the archive in bytes."""
+        """Size in bytes."""
         return os.fstat(self.file.fileno()).st_size
 
     def __iter__(self) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ class ModelArchive:
                 yield chunk
 
     def close(self) -> None:
-        """Delete the archive, so that another archive may be created."""
+        """Delete the archive, so that another can be created."""
         if not self.file.closed:
             self.file.close()
             _archives.release()
@@ -72,7 +72,7 @@ class ModelArchive:
 
 
 class Download(StreamingResponse):
-    """HTTP answer that sends an archive, and closes it even if the client disconnects."""
+    """HTTP answer that sends an archive, then closes it, even if the client disconnects."""
 
     def __init__(self, archive: ModelArchive) -> None:
         headers = {
@@ -92,12 +92,12 @@ class Download(StreamingResponse):
 
 
 def model_archive(studies: TeamStudies, name: str, asked: ModelQuestion) -> ModelArchive:
-    """Return an archive with a model, as a file or as a folder, and `export.json`.
+    """Return an archive with a model, a file or folder, and `export.json`.
 
     Raises:
-        MissingError: There is no such study, or it has not started.
-        UserError: There is no such model, or it cannot have this format.
-        RunError: The checkpoint is not on this machine or unreadable, or there is no room for the model.
+        MissingError: The study does not exist, or has not started.
+        UserError: The model does not exist, or cannot have this format.
+        RunError: The checkpoint is unreadable or not on this machine, or the disk is full.
         ConflictError: The export took too long.
         BusyError: Too many exports are running or being downloaded.
     """
@@ -130,7 +130,7 @@ def _file_name(asked: ModelQuestion) -> str:
 
 
 def main() -> None:
-    """Export the model that the request on stdin names, and print the result as one line of JSON."""
+    """Export the model that stdin names, and print the result as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         store = Store(os.environ["AUTOML_STORE"])

@@ -1,4 +1,4 @@
-"""The operator's policy: allowed code and data, places for outputs, and the price of a slot."""
+"""The operator's policy: allowed code and data, output folders, and the price of a slot."""
 
 import ast
 import importlib.util
@@ -17,8 +17,7 @@ from trainers.commands.command import COMMAND
 from trainers.contract.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
-CHANGEABLE = ("budget", "faults")
-"""Sections of the spec that `resume` may change. Place and price of the run are fixed."""
+CHANGEABLE = ("budget", "faults")  # sections of the spec that `resume` may change
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +37,7 @@ class Policy:
     mlflow_server: str = ""  # URL of an MLflow server that admins reach under `/mlflow/`; empty without a server
 
     def base_folder(self, code: str | None, project: str) -> Path:
-        """Return the folder for relative paths: a code folder, or (None) the project's uploads, else the artifacts.
+        """Return the folder for relative paths: a code folder, or (None) the uploads, else the artifacts.
 
         Raises SpecError for an unknown code folder.
         """
@@ -49,7 +48,7 @@ class Policy:
         return self.code_folders[code].absolute()
 
     def uploads_of(self, project: str) -> Path:
-        """Return the folder of a project's uploads. Raises SpecError if the operator allows no uploads."""
+        """Return the folder of a project's uploads. Raises SpecError if uploads are not allowed."""
         if self.uploads is None:
             raise SpecError(
                 "upload", (), "this service accepts no uploads. Ask its operator to start it with --uploads"
@@ -57,7 +56,7 @@ class Policy:
         return (self.uploads / project).absolute()
 
     def admit(self, spec: StudySpec, *, source: str, base_folder: Path, project: str) -> StudySpec:
-        """Return a spec with the operator's settings and absolute paths. Raises SpecError for a forbidden key."""
+        """Return a spec with the operator's settings. Raises SpecError for a forbidden value."""
         self._check_code(spec, source, base_folder)
         self._check_data(spec, source, base_folder, project)
         _check_resources(spec, source)
@@ -94,7 +93,7 @@ class Policy:
         return any(base_folder == folder.absolute() for folder in self.code_folders.values())
 
     def _check_module(self, name: str, source: str, path: tuple[str, ...], base_folder: Path) -> None:
-        """Refuse code outside the code folder, and names that a module only imports, such as `train:os.system`."""
+        """Refuse code outside the code folder, and names that a module only imports (`train:os.system`)."""
         module, _, defined = name.partition(":")
         folders = [base_folder] if self._is_named(base_folder) else []
         top = module.partition(".")[0]
@@ -111,7 +110,7 @@ class Policy:
         raise SpecError(source, path, found(name, allowed))
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
-        """Refuse built-in tasks' paths outside the allowed folders. Links are followed before the check."""
+        """Refuse built-in tasks' paths outside the allowed folders, after following links."""
         if spec.task == COMMAND or spec.task not in built_in_tasks():
             return
         always, if_there = path_options(spec.task)
@@ -122,7 +121,7 @@ class Policy:
             if name not in (*always, *if_there) or not isinstance(value, str) or not value:
                 continue
             given = expanded(value, source, name)
-            # A name that is no path below the base folder may be one below the folder of this process or a worker.
+            # A name without a file below the base folder may be a path below the folder of this process or of a worker.
             # As a task opens it: `..` is dropped as text before links are followed.
             places = [Path(os.path.abspath(folder / given)).resolve() for folder in (base_folder, Path.cwd())]  # noqa: PTH100
             is_path = name in always or given.is_absolute() or ".." in given.parts
@@ -133,7 +132,7 @@ class Policy:
 
 
 def names_defined_in(file: Path) -> frozenset[str]:
-    """Return the names of the classes and functions that a file defines, without running it."""
+    """Return the names of a file's classes and functions, without running the file."""
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
     except (OSError, SyntaxError, ValueError):
@@ -142,7 +141,6 @@ def names_defined_in(file: Path) -> frozenset[str]:
 
 
 def _file_of(module: str, folder: Path) -> Path | None:
-    """Return the file of a module in a folder, or None if there is no such file."""
     place = folder.joinpath(*module.split("."))
     return next((one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()), None)
 

@@ -1,6 +1,6 @@
-"""Checks the store, folders and clocks that a service depends on, with advice (`automl doctor --service`).
+"""Checks a service's store, folders and clocks, and gives advice (`automl doctor --service`).
 
-The checks change nothing: a store of another schema is not upgraded, and no folder is created.
+The checks change nothing: they upgrade no schema, and create no folder.
 """
 
 import os
@@ -38,15 +38,18 @@ from studies.storage.views.cursors import VIEWS
 from trainers.checkpoints.locations import is_url
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus-client", "pydantic-settings", "a2wsgi")
-LEAST_FREE_BYTES = 10**9  # free bytes of the artifacts' disk below which checkpoints of a few trials may fill it
+LEAST_FREE_BYTES = 10**9  # free bytes below which checkpoints of a few trials may fill the artifacts' disk
 DEFAULT_ARTIFACTS = "artifacts"
 _EXTRAS = (("optuna-dashboard", "Optuna Dashboard"), ("mlflow", "MLflow"), ("mcp", "tools for agents"))
+SOON_SECONDS = 7 * 86_400.0  # remaining seconds below which a token must be rotated
+MOST_CLOCK_SECONDS = 2.0  # largest tolerated clock difference in seconds. A loaded database may answer this late.
+_MOST_NAMES = 5
 
 
 def examine_service(
     store: str | None, *, client: ServiceClient | None = None, artifacts: str | None = None
 ) -> list[dict[str, Any]]:
-    """Run all checks of a service, in the form of `examine`. `artifacts` is a folder or URL; None: the latest job's."""
+    """Run all checks, in the form of `examine`. `artifacts` is a folder or URL; None takes the latest job's."""
     text = absolute_url(store_url(store), Path.cwd())
     is_named = bool(store or os.environ.get("AUTOML_STORE"))
     service = None if client is None else _Service(client)
@@ -61,7 +64,7 @@ def examine_service(
 
 
 def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) -> list[dict[str, Any]]:
-    first = finding("store", lambda: _store(text), "--store or AUTOML_STORE names the store of the service")
+    first = finding("store", lambda: _store(text), "name the service's store with --store or AUTOML_STORE")
     if not first["ok"]:
         return [first]
     with closing(Store(text, engine=make_engine(text))) as store:
@@ -70,7 +73,7 @@ def _of_store(text: str, ahead_of_service: float | None, artifacts: str | None) 
             ("workers", lambda: workers_found(store), ""),
             ("queue", lambda: queue_found(store), ""),
             ("limits", lambda: limits_found(store), ""),
-            ("artifacts", lambda: _artifacts(store, artifacts), "--artifacts names another folder"),
+            ("artifacts", lambda: _artifacts(store, artifacts), "name another folder with --artifacts"),
             ("clocks", lambda: clocks_found(store, ahead_of_service), ""),
             ("views", lambda: views_found(store), ""),
         ]
@@ -100,7 +103,7 @@ def _cure(found: str | None, oldest: str, known: str) -> str:
         return "update automl on this machine"
     if str(found) < oldest:
         return "name another store: this one is too old to be upgraded"
-    return "end service and workers of the older version, copy the database, and run `automl list`, which upgrades it"
+    return "end service and workers of the older version, back up the database, and upgrade it with `automl list`"
 
 
 class _Service:
@@ -122,7 +125,7 @@ class _Service:
         if there is not None:
             self.ahead_seconds = time.time() - seconds / 2.0 - there - 0.5  # the header has whole seconds
         self._asked("/ready")
-        return f"{self._client.url} lives and is ready, answered in {duration(seconds)}"
+        return f"{self._client.url} is alive and ready, answered in {duration(seconds)}"
 
     def _asked(self, path: str) -> float | None:
         client = self._client
@@ -139,7 +142,7 @@ class _Service:
         client.get("/queue")
         parts = urlsplit(client.url)
         if client.has_token and parts.scheme == "http" and not is_loopback(str(parts.hostname)):
-            raise WrongError(f"accepted, but {client.url} has no TLS, so others can read the token on the way",
+            raise WrongError(f"accepted, but {client.url} has no TLS, so others in the network can read the token",
                              "put a proxy with HTTPS before the service")  # fmt: skip
         return "accepted" if client.has_token else "no token is set, and none is needed"
 
@@ -168,7 +171,7 @@ def _artifacts(store: Store, given: str | None) -> str:
 
 
 def _latest_folder(store: Store) -> str | None:
-    """Return the folder below which the latest job's project stores checkpoints, or None without a job."""
+    """Return the latest job's artifacts folder, above its project's folder, or None without a job."""
     query = sa.select(t.jobs.c.spec).where(t.jobs.c.kind != "confirm").order_by(t.jobs.c.id.desc()).limit(1)
     with store.snapshot() as connection:
         spec = connection.execute(query).scalar()
@@ -200,13 +203,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-SOON_SECONDS = 7 * 86_400.0  # remaining seconds below which a token should be rotated
-MOST_CLOCK_SECONDS = 2.0  # largest tolerated clock difference in seconds. A loaded database may answer this late.
-_MOST_NAMES = 5
-
-
 def tokens_found(store: Store) -> str:
-    """Report the access tokens. Raises WrongError if no admin has access, or a token expires without a successor."""
+    """Report the access tokens. Raises WrongError if no admin has a token, or a token needs rotation."""
     lines, now = access_tokens.listed(store), JobQueue(store).now()
     if not lines:
         return "none, so the service listens on 127.0.0.1, and every user of its machine is an admin"
@@ -229,7 +227,7 @@ def tokens_found(store: Store) -> str:
 
 
 def _ends_soon(line: TokenLine, valid: Sequence[TokenLine], now: float) -> bool:
-    """Return whether a token expires within a week, and no token that replaces it lasts longer."""
+    """Return whether a token expires within a week, and no equal token lasts longer."""
     if line.expires_at is None or line.expires_at - now > SOON_SECONDS:
         return False
     same = [one for one in valid if (one.name, one.user, one.project, one.role)
@@ -243,7 +241,7 @@ def _ids(lines: Sequence[TokenLine]) -> str:
 
 
 def workers_found(store: Store) -> str:
-    """Report the running workers. Raises WrongError if one is silent, none runs, or machines share an SQLite file."""
+    """Report the workers. Raises WrongError if a worker is silent, none runs, or machines share an SQLite file."""
     silent = silent_workers(store)
     lost = {(one.name, one.host, one.started_at) for one in silent}  # a dead worker's heartbeat may not have expired
     alive = [line for line in JobQueue(store).workers() if (line.name, line.host, line.started_at) not in lost]
@@ -286,7 +284,7 @@ def _cure_of(one: SilentWorker) -> str:
 
 
 def queue_found(store: Store) -> str:
-    """Report the waiting jobs, and why the oldest waits. Raises WrongError if no running worker can take a job."""
+    """Report the waiting jobs. Raises WrongError if no running worker can take a job."""
     queue = JobQueue(store)
     workers, waiting, now = queue.workers(), queue.waiting(), queue.now()
     running = len(queue.jobs(states=("running",)))
@@ -316,12 +314,12 @@ def _why_it_waits(queue: JobQueue, job: Job, waiting: Sequence[Job], workers: Se
         return problem
     before = [one.id for one in waiting].index(job.id)
     if before:
-        return f"waits behind {plural(before, 'job')}, by priority and by the slots that their users have had"
+        return f"waits behind {plural(before, 'job')}, by priority and by the slots that their users have used"
     return "it is next, and waits for free slots"
 
 
 def limits_found(store: Store) -> str:
-    """Report the spending limits, and which are exhausted. Raises WrongError if jobs wait for money."""
+    """Report the spending limits. Raises WrongError if jobs wait for money."""
     queue = JobQueue(store)
     accounts = queue.accounts()
     if not accounts:
@@ -340,7 +338,7 @@ def limits_found(store: Store) -> str:
 
 
 def clocks_found(store: Store, by_service: float | None) -> str:
-    """Report clock differences to store and service, in seconds. Raises WrongError above `MOST_CLOCK_SECONDS`."""
+    """Report clock differences to store and service. Raises WrongError above `MOST_CLOCK_SECONDS`."""
     here, uncertain = difference_here(store)
     off = {f"this machine and the database (within {duration(uncertain)})": here}
     if by_service is not None:
@@ -356,7 +354,7 @@ def clocks_found(store: Store, by_service: float | None) -> str:
 
 
 def views_found(store: Store) -> str:
-    """Report how many studies are copied to Optuna and MLflow. Raises WrongError if a copy could not be written."""
+    """Report the studies copied to Optuna and MLflow. Raises WrongError if a copy failed."""
     c = t.view_cursors.c
     query = sa.select(t.studies.c.name, c.view, c.error).join(t.studies, t.studies.c.id == c.study_id)
     query = query.where(c.view.in_(VIEWS))

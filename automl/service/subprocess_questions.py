@@ -1,4 +1,4 @@
-"""Runs programs of this project in separate processes that read users' data or import users' code."""
+"""Runs programs that read users' data or import users' code in separate processes."""
 
 import json
 import os
@@ -31,14 +31,18 @@ MOST_TAKEN = 8  # most concurrent questions; each holds a thread
 _taken = threading.BoundedSemaphore(MOST_TAKEN)
 _programs: set[subprocess.Popen[str]] = set()
 _MEMORY_BYTES = max(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-"""Most memory of a program: few run at once, and the service needs the rest."""
+"""Most memory of a program. Few run at once; the service needs the rest."""
 _USER, _RUN, _STORE_AWAY, _TOO_LARGE = 2, 3, 75, 76  # exit codes of programs that `telling` ends
 _MOST_LOGGED = 4000  # most characters of a program's output in the log; earlier output is cut
+_ERRORS: dict[int, type[Exception]] = {
+    _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError, _USER: UserError, _RUN: RunError,
+}  # fmt: skip
+"""Errors by exit code; the first match counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of program with its own limits on time, memory and concurrency."""
+    """A kind of program, with limits on time, memory and concurrency."""
 
     name: str
     seconds: float
@@ -50,7 +54,7 @@ class Kind:
 
     @classmethod
     def of(cls, name: str, *, seconds: float, too_late: str, most: int, memory_bytes: int = _MEMORY_BYTES) -> "Kind":
-        """Create a kind of program, of which none is running yet."""
+        """Create a kind of program."""
         places, turns = threading.BoundedSemaphore(most), Turns(name, most=1, most_waiting=3)
         return cls(
             name=name, seconds=seconds, too_late=too_late, most=most, memory_bytes=memory_bytes, places=places,
@@ -64,15 +68,12 @@ CHECK = Kind.of("check", seconds=120.0, too_late="the task's code took longer th
 def answer_of(
     module: str, arguments: Sequence[str] = (), *, text: str = "", kind: Kind = CHECK, **environment: str
 ) -> dict[str, Any]:
-    """Run a module in a separate process, and parse the last line that it prints as JSON.
+    """Run a module in a separate process, and parse its last line on stdout as JSON.
 
-    Args:
-        module: Module with a `main`, which reports errors by `telling`.
+    The module's `main` reports errors through `telling`; this function raises them again.
 
     Raises:
-        UserError: The user's input is wrong, or the program failed; the message is the last line of its stderr.
-        RunError: The program failed for another reason.
-        StoreAwayError: The store does not answer.
+        UserError: The input is wrong, or the program failed; the message is the last line of its stderr.
         ConflictError: The program took too long.
         BusyError: Too many such programs are running.
     """
@@ -88,28 +89,17 @@ def answer_of(
         raise _ERRORS[code](lines[-1])
     writer()("a program has failed", level="warning", module=module, exit_code=code, output=told[-_MOST_LOGGED:])
     if code < 0:
-        raise UserError(f"{kind.name}: its process was ended by signal {-code}, perhaps because memory was short")
+        raise UserError(f"{kind.name}: its process was ended by signal {-code}, perhaps for lack of memory")
     raise UserError(lines[-1] if lines else f"{kind.name}: its process ended with exit code {code}")
-
-
-_ERRORS: dict[int, type[Exception]] = {
-    _USER: UserError, _RUN: RunError, _STORE_AWAY: StoreAwayError, _TOO_LARGE: TooLargeError,
-}  # fmt: skip
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Turn an error in the `with` block into one line on stderr and the exit code of the error's class."""
+    """Turn an error in the `with` block into one line on stderr and an exit code."""
     try:
         yield
-    except StoreAwayError as error:
-        _end(error, _STORE_AWAY)
-    except TooLargeError as error:
-        _end(error, _TOO_LARGE)
-    except UserError as error:
-        _end(error, _USER)
-    except RunError as error:
-        _end(error, _RUN)
+    except tuple(_ERRORS.values()) as error:
+        _end(error, next(code for code, kind in _ERRORS.items() if isinstance(error, kind)))
     except DBAPIError as error:
         if not is_away(error):
             raise

@@ -1,4 +1,4 @@
-"""The studies of a team, limited to one caller's rights, for all routes, pages and tools."""
+"""The studies of a team, limited to a caller's rights, for routes, pages and tools."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,29 +31,32 @@ from studies.storage.study_store import Store
 
 MEMBERS_PRIORITY = 0  # highest priority for a member; admins may exceed it
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,60}")
+_TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
+         "queued_at", "ended_at")  # fmt: skip
+"""Attributes of a job that `plain_job` returns unchanged."""
 
 
 class TeamStudies:
-    """The jobs and studies of a store, limited to the rights of one identity."""
+    """The jobs and studies of a store, limited to an identity's rights."""
 
     def __init__(self, store: Store, policy: Policy, identity: Identity) -> None:
         self._policy, self._queue = policy, JobQueue(store)
         self.store, self.identity = store, identity
 
     def jobs(self) -> list[Job]:
-        """Return the jobs that the caller may see, oldest first, except completely deleted jobs."""
+        """Return the caller's visible jobs, oldest first, except completely deleted jobs."""
         return [job for job in self.jobs_that_cost() if not job.is_gone]
 
     def jobs_that_cost(self) -> list[Job]:
-        """Return all jobs whose cost the caller may see, including deleted jobs, oldest first."""
+        """Return the caller's visible jobs, including deleted jobs, oldest first."""
         return self._queue.jobs(project=None if self.identity.is_admin else self.identity.project)
 
     def waiting(self) -> list[Job]:
-        """Return the waiting jobs that the caller may see, in the order in which they will start."""
+        """Return the caller's visible waiting jobs, in the order of their start."""
         return [job for job in self._queue.waiting() if self.identity.sees(job.project)]
 
     def job(self, name: str) -> Job:
-        """Return the job of a study, named with or without the project. Raises MissingError if none is visible."""
+        """Return a study's job, named with or without the project. Raises MissingError if no such job is visible."""
         for candidate in dict.fromkeys((self.stored_name(name), name)):
             job = self._queue.find(candidate)
             if job is not None and self.identity.sees(job.project):
@@ -61,7 +64,7 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def record(self, name: str) -> StudyRecord:
-        """Return the stored state of a study. Raises MissingError if it is not visible, or has not started."""
+        """Return a study's stored state. Raises MissingError if it is invisible, or has not started."""
         job = self.job(name)
         record = _record_of(self.store, job)
         if record is None:
@@ -76,13 +79,13 @@ class TeamStudies:
         return job.study
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return a study's job, and under `study` the values of `automl status --json` (None before the start)."""
+        """Return a study's `job`, and as `study` the values of `automl status --json`, or None before the start."""
         job = self.job(name)
         record = _record_of(self.store, job)
         return {"job": plain_job(job), "study": None if record is None else document_of(record, report=None)}
 
     def version(self, name: str) -> tuple[object, ...]:
-        """Return a value that changes whenever a study's status changes. Raises MissingError if it is not visible."""
+        """Return a value that changes with a study's status. Raises MissingError if the study is invisible."""
         with self.store.snapshot() as connection:
             for candidate in dict.fromkeys((self.stored_name(name), name)):
                 row = job_rows.look(connection, candidate)
@@ -91,7 +94,7 @@ class TeamStudies:
         raise MissingError(f"study: found {name!r}, allowed: a study that you may see")
 
     def trials(self, name: str) -> list[dict[str, Any]]:
-        """Return the trials of a study, in the form of `automl trials --json`."""
+        """Return the values of `automl trials --json`."""
         return trial_rows(self.record(name))
 
     def explain(self, name: str, trial: int) -> dict[str, Any]:
@@ -108,7 +111,7 @@ class TeamStudies:
         return [one for one in self._queue.accounts() if self.identity.is_admin or (one.kind, one.name) in mine]
 
     def stored_name(self, name: str) -> str:
-        """Return a study's stored name: with the project in front, except on loopback without tokens."""
+        """Return a study's stored name: with the project in front, except without tokens."""
         if self.identity.token_id is None or name.startswith(f"{self.identity.project}."):
             return name
         return f"{self.identity.project}.{name}"
@@ -116,7 +119,7 @@ class TeamStudies:
     def admitted(self, given: Mapping[str, Any] | str, *, code: str | None = None) -> tuple[StudySpec, str]:
         """Check a spec (mapping or YAML text), and return it with the folder of its code and relative paths.
 
-        Raises SpecError if the spec is wrong, too long or forbidden; BusyError if too many specs of the caller wait;
+        Raises SpecError if the spec is wrong, too long or forbidden, BusyError if too many specs of the caller wait,
         ForbiddenError if the caller may only read, because a check runs the task's code.
         """
         self.check_may_write()
@@ -147,11 +150,11 @@ class TeamStudies:
         """Queue a study.
 
         Args:
-            code: Name of the operator's code folder with its task and relative paths.
-            priority: Jobs of a higher priority start first, and displace jobs of a lower priority.
+            code: Name of the operator's code folder with the task and relative paths.
+            priority: Jobs of higher priority start first, and displace lower jobs.
 
         Raises:
-            SpecError: The spec is wrong, or asks for something that the operator does not allow.
+            SpecError: The spec is wrong or forbidden.
             ForbiddenError: The caller may only read, or may not set this priority.
             ConflictError: A study of this name exists.
         """
@@ -176,22 +179,18 @@ class TeamStudies:
             raise ConflictError(str(error)) from None
 
     def stop(self, name: str) -> Job:
-        """Stop a study: its trials save checkpoints and pause, and `resume` continues the study."""
+        """Stop a study with checkpoints. `resume` continues it."""
         return self._asked(name, "stop")
 
     def cancel(self, name: str) -> Job:
-        """Cancel a study: it stops with checkpoints, is not queued again, and keeps its results."""
+        """Stop a study permanently, with checkpoints. Its results remain."""
         return self._asked(name, "cancel")
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> Job:
-        """Queue an ended study again.
+        """Queue an ended study again. `overrides` may change the budget and faults.
 
-        `overrides` may change the budget and faults.
-
-        Raises:
-            ForbiddenError: The caller may only read, or may not change another user's budget.
-            ConflictError: The study has not ended, or is being confirmed.
-            SpecError: An override is wrong.
+        Raises ForbiddenError if the caller may only read, or may not change another user's budget, ConflictError if the
+        study has not ended or is being confirmed, SpecError if an override is wrong.
         """
         self.check_may_write()
         job = self.job(name)
@@ -208,7 +207,7 @@ class TeamStudies:
         return cancel_trial(self.store, self.started(name), trial, wait_seconds=0.0)
 
     def enqueue(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask a study to train a trial with these parameters next. Raises MissingError if it has not started."""
+        """Train a trial with these parameters next. Raises MissingError if the study has not started."""
         self.check_may_write()
         return enqueue_trial(self.store, self.started(name), params)
 
@@ -221,11 +220,8 @@ class TeamStudies:
     def delete(self, name: str) -> dict[str, Any]:
         """Delete an ended study with its checkpoints and copies. Its cost stays in the accounts.
 
-        An interrupted deletion can be repeated.
-
-        Raises:
-            ConflictError: The study has not ended.
-            StoreError: The study is running or being confirmed.
+        An interrupted deletion can be repeated. Raises ConflictError if the study has not ended, StoreError if it is
+        running or being confirmed.
         """
         self.check_may_write()
         job = self.job(name)
@@ -244,7 +240,7 @@ class TeamStudies:
     def set_limit(self, kind: AccountKind, name: str, usd: float | None) -> None:
         """Limit spending over all studies; None removes the limit. Admins only."""
         if not self.identity.is_admin:
-            raise ForbiddenError("limits: only an admin may set them")
+            raise ForbiddenError("limits: only an admin may set them. Ask an admin")
         self._queue.set_limit(kind, name, None if usd is None else round(usd * NANO))
 
     def _asked(self, name: str, what: Any) -> Job:
@@ -266,13 +262,8 @@ class TeamStudies:
             raise ForbiddenError(f"priority: found {priority}, allowed: -{MOST_PRIORITY} to {most} in your role")
 
 
-_TOLD = ("kind", "study", "project", "user", "priority", "state", "reason", "slots", "request", "submitted_at",
-         "queued_at", "ended_at")  # fmt: skip
-"""Attributes of a job that are returned unchanged."""
-
-
 def plain_job(job: Job) -> dict[str, Any]:
-    """Return a job as plain data, with amounts in dollars."""
+    """Return a job as plain data, in dollars."""
     limit = None if job.limit_nano_usd is None else job.limit_nano_usd / NANO
     plain = {name: getattr(job, name) for name in _TOLD}
     worker = None if job.run is None else job.run.worker
@@ -280,7 +271,7 @@ def plain_job(job: Job) -> dict[str, Any]:
 
 
 def plain_account(account: Account) -> dict[str, Any]:
-    """Return a spending account as plain data, with amounts in dollars."""
+    """Return a spending account as plain data, in dollars."""
     return {
         "kind": account.kind,
         "name": account.name,
@@ -291,7 +282,7 @@ def plain_account(account: Account) -> dict[str, Any]:
 
 
 def _check_name(given: str, stored: str) -> None:
-    """Raise SpecError for an invalid name, or a name too long to be stored with the project's name."""
+    """Raise SpecError for an invalid name, or a name too long together with the project's."""
     if _NAME.fullmatch(given) is None:
         raise SpecError("spec", ("study",), found(given, "letters, digits, - _ and ., at most 60 of them"))
     if len(stored) > MOST_NAME_CHARS:
@@ -318,10 +309,8 @@ def _not_started(job: Job) -> MissingError:
 def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Identity) -> int | None:
     """Apply overrides (`path=value`) to a spec. Returns the budget in nano-dollars, or None without a limit.
 
-    Raises:
-        ForbiddenError: The caller may not change the budget.
-        ConflictError: The study has never started.
-        SpecError: An override is wrong, or the job has no such setting.
+    Raises ForbiddenError if the caller may not change the budget, ConflictError if the study has never started,
+    SpecError if an override is wrong, or the job has no such setting.
     """
     for override in overrides:
         section = str(split_override(override)[0][0])
@@ -345,7 +334,7 @@ def change_spec(store: Store, job: Job, overrides: Sequence[str], identity: Iden
 
 
 def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
-    """Return a confirm job's new budget in nano-dollars. Raises an error for overrides of other settings."""
+    """Return a confirm job's new budget in nano-dollars. Raises SpecError for overrides of other settings."""
     limit = job.limit_nano_usd
     for override in overrides:
         path, usd = split_override(override)
@@ -360,5 +349,5 @@ def _confirm_limit(job: Job, overrides: Sequence[str]) -> int | None:
 
 
 def nano_usd_of(spec: StudySpec) -> int | None:
-    """Return the budget of a study in nano-dollars, or None without a limit."""
+    """Return a spec's budget in nano-dollars, or None without a limit."""
     return None if spec.budget.usd is None else round(spec.budget.usd * NANO)

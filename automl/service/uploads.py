@@ -1,7 +1,7 @@
-"""Uploaded files of a project in the operator's folder, with a limited total size.
+"""Uploaded files of a project, in the operator's folder, with a limited total size.
 
-A file has a hidden name until it is complete, but its bytes count at once. Only endings of data files are allowed,
-because studies resolve relative paths in this folder, and could import a Python file from it.
+A file has a hidden name until it is complete, but its bytes count at once. Only data files are allowed, because
+studies resolve relative paths in this folder, and could import a Python file.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from studies.spec.spec_errors import SpecError
 ENDINGS = ("csv", "tsv", "parquet", "txt", "json", "jsonl", "gz")
 MOST_FILES = 1000  # most files of a project
 CHECK = Kind.of("upload", seconds=60.0, too_late="it took longer than 60 s to expand", most=2, memory_bytes=2**30)
-"""Expansions of compressed uploads, which may end their process."""
-STALE_SECONDS = 3600.0  # seconds without a byte after which a partial file counts as left by a killed service
+"""Program that expands a compressed upload, and may end for lack of memory."""
+STALE_SECONDS = 3600.0  # seconds without a new byte after which a partial file is deleted, as a killed service left it
 _NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,100}}\.({'|'.join(ENDINGS)})", re.ASCII | re.IGNORECASE)
 _PART = ".part"
 _writing = threading.Lock()
-"""Lock while a chunk is counted and written, so that concurrent uploads together stay within the limit."""
+"""Held while a chunk is counted and written, so that concurrent uploads together stay within the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Upload:
 
 
 def checked_name(name: str) -> str:
-    """Return the name if it is allowed for an upload, else raise SpecError."""
+    """Return an upload's name. Raises SpecError if it is not allowed."""
     if _NAME.fullmatch(name) is None:
         allowed = f"letters, digits, - _ and ., at most 100 characters, no . in front, and an ending {listed(ENDINGS)}"
         raise SpecError("name", (), found(name[:200], allowed))
@@ -53,15 +53,10 @@ def checked_name(name: str) -> str:
 
 
 class Uploads:
-    """The uploaded files of a project."""
+    """The uploaded files of a project, of at most `most_bytes` in total."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most_bytes = folder, most_bytes
-
-    @property
-    def most_bytes(self) -> int:
-        """Return the largest total size of the project's files in bytes."""
-        return self._most_bytes
+        self._folder, self.most_bytes = folder, most_bytes
 
     def listed(self) -> list[Upload]:
         """Return the uploaded files, sorted by name."""
@@ -69,22 +64,21 @@ class Uploads:
         return [Upload(name=name, bytes=stat.st_size, uploaded_at=stat.st_mtime) for name, stat in sorted(own)]
 
     def path_of(self, name: str) -> Path:
-        """Return the path of an uploaded file. Raises MissingError if there is no such file."""
+        """Return an uploaded file's path. Raises MissingError if it does not exist."""
         path = self._folder / checked_name(name)
         if path.is_symlink() or not path.is_file():
             raise MissingError(f"upload: found {name!r}, allowed: {listed([one.name for one in self.listed()])}")
         return path
 
     def delete(self, name: str) -> None:
-        """Delete an uploaded file. Raises MissingError if there is no such file."""
+        """Delete an uploaded file. Raises MissingError if it does not exist."""
         self.path_of(name).unlink()
 
     async def keep(self, name: str, chunks: AsyncIterator[bytes], *, length: int | None = None) -> Upload:
         """Write an upload as its bytes arrive. Replaces a file of the same name.
 
-        Raises:
-            SpecError: The name is not allowed, or a compressed file is damaged.
-            TooLargeError: The project has no room for the file, or it expands too far. Nothing is stored.
+        Raises SpecError if the name is not allowed or a compressed file is damaged, TooLargeError if the project has no
+        room or the file expands too far. Then nothing is stored.
         """
         target = self._folder / checked_name(name)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +90,7 @@ class Uploads:
                 async for chunk in chunks:
                     if chunk:
                         await asyncio.to_thread(self._write, file, chunk, name)
-            await asyncio.to_thread(_check, part, name, self._most_bytes)
+            await asyncio.to_thread(_check, part, name, self.most_bytes)
             stat = await asyncio.to_thread(self._put, part, target)
         finally:
             with suppress(FileNotFoundError):
@@ -105,7 +99,7 @@ class Uploads:
 
     @staticmethod
     def _put(part: Path, target: Path) -> os.stat_result:
-        """Rename a complete upload while holding a lock. A listing during the rename might show neither name."""
+        """Rename a complete upload, under a lock: a listing during the rename might show neither name."""
         with _writing:
             stat = part.stat()
             part.replace(target)
@@ -119,18 +113,18 @@ class Uploads:
                 view = view[file.write(view) :]
 
     def _check_room(self, name: str, more: int) -> None:
-        """Refuse bytes that exceed the limit. A file to be replaced still counts."""
+        """Refuse bytes above the limit. A file to be replaced still counts."""
         there = list(self._entries())
         files = sum(entry.name != name for entry, _ in there)
         if files > MOST_FILES:
             raise TooLargeError(f"uploads: the project has {files} files already, its limit. Delete some files")
         used = sum(stat.st_size for _, stat in there)
-        if used + more > self._most_bytes:
-            most, kept = size_in_bytes(self._most_bytes), size_in_bytes(used)
+        if used + more > self.most_bytes:
+            most, kept = size_in_bytes(self.most_bytes), size_in_bytes(used)
             raise TooLargeError(f"uploads: the project already uses {kept} of its {most}. Delete some files")
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """Yield the files with their status. Skips files that vanish during the listing."""
+        """Yield the files with their status, except files that vanish at the same time."""
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
@@ -145,13 +139,13 @@ class Uploads:
 
 
 def _check(part: Path, name: str, most_bytes: int) -> None:
-    """Check how far a compressed upload expands, in a process of limited memory."""
+    """Check a compressed upload's expanded size, in a process of limited memory."""
     if name.lower().endswith((".gz", ".parquet")):
         answer_of("automl.service.uploads", [str(part), name, str(most_bytes)], kind=CHECK)
 
 
 def main() -> None:
-    """Check the upload that the arguments name, and print an empty JSON object."""
+    """Check the upload named by the arguments, and print an empty JSON object."""
     with telling():
         check_expanded(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     print("{}")

@@ -1,4 +1,4 @@
-"""Converts a model's outputs to predictions: plain values for JSON and CSV."""
+"""Converts a model's outputs to predictions, as plain values for JSON and CSV."""
 
 import math
 from bisect import bisect_left
@@ -13,7 +13,7 @@ _NORMAL_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 class ClassAnswers:
     """Predicts a label and all labels' probabilities from logits. An ensemble averages probabilities.
 
-    The label is the most likely one; with a `threshold`, the named label if its probability is at least the threshold.
+    The label is the most likely label; with a `threshold`, the named label if its probability reaches the threshold.
     """
 
     kind = "classes"
@@ -41,9 +41,9 @@ class ClassAnswers:
 class NumberAnswers:
     """Predicts a number in the target's units, and an interval expected to contain 90 % of the true values.
 
-    `intervals` has the distances of the interval's ends for predictions `at`; other predictions are interpolated.
-    Without `intervals`, the interval is expected to contain 95 %, for normal errors whose variance is the mean squared
-    error on the validation part (`mse`, None if unknown) plus the variance s of the models' values x with weights w
+    `intervals` has the distances of the interval's ends for predictions `at`, interpolated between them. Without
+    `intervals`, the interval is expected to contain 95 %, for normal errors: their variance is the mean squared error
+    on the validation part (`mse`, None if unknown) plus the variance s of the models' values x with weights w
     (Lakshminarayanan et al., arXiv 1612.01474):
 
         p = w / sum(w)    m = sum(p x)    s = sum(p (x - m)^2) / (1 - sum(p^2))
@@ -60,7 +60,7 @@ class NumberAnswers:
         self._free = 1.0 - sum(one * one for one in weights) / sum(weights) ** 2
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `value`, and the interval's ends `low` and `high` if the error is known."""
+        """Return `value`, and the interval `low` to `high` if the error is known."""
         values = [float(one) * self._deviation + self._mean for one in outputs]
         value = math.fsum(values) / len(values)
         if self._intervals is not None:
@@ -75,7 +75,7 @@ class NumberAnswers:
 
 
 class TokenAnswers:
-    """Predicts the `count` most likely next tokens and their probabilities, from the logits after the last token."""
+    """Predicts the `count` most likely next tokens, from the logits after the last token."""
 
     kind = "next_token"
     takes_last = True
@@ -84,7 +84,7 @@ class TokenAnswers:
         self._count, self._texts = int(form["count"]), texts
 
     def answer(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return `token`, `confidence` and the `probabilities` of the most likely tokens."""
+        """Return `token`, `confidence` and `probabilities`."""
         means = _mean_probabilities(outputs)
         best = sorted(range(len(means)), key=means.__getitem__, reverse=True)[: self._count]
         names = self._texts.names(best)
@@ -107,7 +107,7 @@ class ArrayAnswers:
 
 
 Answers: TypeAlias = ClassAnswers | NumberAnswers | TokenAnswers | ArrayAnswers
-"""Decodes one row's outputs of each model of an ensemble. `takes_last`: needs only the outputs at its last place."""
+"""Decodes a row's outputs of each model in an ensemble. `takes_last`: needs only the outputs at the last position."""
 
 
 def _mean(each: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Encodes rows of numbers: nested lists in the model's input shape."""
+"""Encodes rows of numbers, nested lists in the model's input shape."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ class ArrayRows:
     """Encodes nested lists of numbers with a `dtype` (float32, int64, uint8) and a `shape` (-1: variable length)."""
 
     kind = "array"
-    fill: int | None = None  # padding token: none, because padding would change the meaning of shorter rows
+    fill: int | None = None  # no padding, because it would change the meaning of shorter rows
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self.dtype = str(form["dtype"])
         self.shape = tuple(int(length) for length in form["shape"])
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Encode a row in the form's shape. Raises InputError for another shape, or a value that is not finite."""
+        """Encode a row. Raises InputError for another shape, or a value that is not finite."""
         where = f"row {number + 1}"
         found = _shape(row)
         fits = len(found) == len(self.shape) and all(

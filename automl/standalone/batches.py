@@ -1,4 +1,4 @@
-"""Holds rows as numbers in plain memory, which torch and numpy read without a copy."""
+"""Rows as numbers in plain memory, which torch and numpy read without a copy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Encoded:
 
 
 def encoded(dtype: str, shape: Sequence[int], numbers: Sequence[float] | bytes) -> Encoded:
-    """Return numbers as `Encoded`; too large floats become infinite. Raises OverflowError or TypeError if unfit."""
+    """Return numbers as `Encoded`. Too large floats become infinite; unfit numbers raise OverflowError or TypeError."""
     return Encoded(dtype, tuple(shape), array(_CODES[dtype], numbers))
 
 
 def stacked(rows: Sequence[Encoded], fill: int = 0) -> Encoded:
-    """Stack one or more rows to a batch. Rows of one dimension may differ in length, and are filled with `fill`."""
+    """Stack rows to a batch. Shorter rows of one dimension are padded with `fill`."""
     first = rows[0]
     longest = max(row.shape[0] for row in rows) if len(first.shape) == 1 else 0
     numbers: array[Any] = array(_CODES[first.dtype])

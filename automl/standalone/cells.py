@@ -1,4 +1,4 @@
-"""Reads numbers and dates as people write them, such as `1.234,50 €`, in training and in exported models."""
+"""Reads numbers and dates as people write them, such as `1.234,50 €`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -45,44 +45,6 @@ _BODIES = {
     )
     for decimal, mark, other in ((".", r"\.", ","), (",", ",", r"\."))
 }
-
-
-def parts(text: str) -> tuple[str, str, float] | None:
-    """Split a text into digits with separators, unit ("" if there is none) and factor. None if it is no number."""
-    if bare := _BARE.fullmatch(text):  # most cells, in a third of the time
-        return bare[2], "", -1.0 if bare[1] else 1.0
-    text = _BRACKETED.sub(r"(\1\2)", _NO_CENTS.sub("", text.translate(_SIGNS).strip()))
-    in_brackets = text[:1] == "(" and text[-1:] == ")"
-    text = text[1:-1].strip() if in_brackets else text
-    trailing = text[-1:] == "-" and text[-2:-1].isdigit()
-    found = _PARTS.fullmatch(text[:-1] if trailing else text)
-    if found is None:
-        return None
-    before, money, after, body, power, unit = found.groups()
-    if money and money.isalpha() and len(money) == 3 and money not in _CODES.split():
-        return None
-    signs = f"{before}{after}{'-' * (in_brackets + trailing)}"
-    if len(signs) > 1:
-        return None
-    first, _, rest = unit.strip().partition(" ")
-    factor = next((_SCALES[one] for one in (first.rstrip("."), first.rstrip(".").lower()) if one in _SCALES), None)
-    if factor is None and len(first) > 1 and first[0] in "kKMB" and not first[1].isalnum():  # 5K€
-        factor, rest = _SCALES[first[0]], first[1:] + rest
-    unit = unit.strip() if factor is None else rest
-    whole = f"{money or ''}{' ' if money and unit else ''}{unit}".lower().rstrip(".")
-    return body + power, whole, -(factor or 1.0) if signs == "-" else factor or 1.0
-
-
-def value_of(body: str, decimal: str) -> float | None:
-    """Return the value of digits such as 1.234,5, or None if they do not fit this decimal mark."""
-    digits, _, power = body.lower().partition("e")
-    if _BODIES[decimal].fullmatch(digits) is None:
-        return None
-    plain = "".join(digits.split()).replace("'", "").replace("," if decimal == "." else ".", "").replace(",", ".")
-    value = float(f"{plain}e{power}" if power else plain)
-    return None if value == float("inf") else value
-
-
 _MONTH_STARTS = (
     "jan ene gen|feb fév fev|mar mär mrz|apr avr abr|may mai mag|jun juin giu|jul juil lug|aug aoû ago|sep set|"
     "oct okt ott out|nov|dec dez déc dic"
@@ -111,6 +73,42 @@ _DAYS = tuple(
 )
 _CLOCK = re.compile(_TIME.removesuffix("?"))
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - zones are subtracted by hand, since Python 3.10 reads fewer of them
+
+
+def parts(text: str) -> tuple[str, str, float] | None:
+    """Split a text into digits with separators, unit ("" without a unit) and factor. None if it is no number."""
+    if bare := _BARE.fullmatch(text):  # most cells, in a third of the time
+        return bare[2], "", -1.0 if bare[1] else 1.0
+    text = _BRACKETED.sub(r"(\1\2)", _NO_CENTS.sub("", text.translate(_SIGNS).strip()))
+    in_brackets = text[:1] == "(" and text[-1:] == ")"
+    text = text[1:-1].strip() if in_brackets else text
+    trailing = text[-1:] == "-" and text[-2:-1].isdigit()
+    found = _PARTS.fullmatch(text[:-1] if trailing else text)
+    if found is None:
+        return None
+    before, money, after, body, power, unit = found.groups()
+    if money and money.isalpha() and len(money) == 3 and money not in _CODES.split():
+        return None
+    signs = f"{before}{after}{'-' * (in_brackets + trailing)}"
+    if len(signs) > 1:
+        return None
+    first, _, rest = unit.strip().partition(" ")
+    factor = next((_SCALES[one] for one in (first.rstrip("."), first.rstrip(".").lower()) if one in _SCALES), None)
+    if factor is None and len(first) > 1 and first[0] in "kKMB" and not first[1].isalnum():  # 5K€
+        factor, rest = _SCALES[first[0]], first[1:] + rest
+    unit = unit.strip() if factor is None else rest
+    whole = f"{money or ''}{' ' if money and unit else ''}{unit}".lower().rstrip(".")
+    return body + power, whole, -(factor or 1.0) if signs == "-" else factor or 1.0
+
+
+def value_of(body: str, decimal: str) -> float | None:
+    """Return the value of digits such as 1.234,5, or None if they do not fit the decimal mark."""
+    digits, _, power = body.lower().partition("e")
+    if _BODIES[decimal].fullmatch(digits) is None:
+        return None
+    plain = "".join(digits.split()).replace("'", "").replace("," if decimal == "." else ".", "").replace(",", ".")
+    value = float(f"{plain}e{power}" if power else plain)
+    return None if value == float("inf") else value
 
 
 def milliseconds_of(text: str, *, is_day_first: bool) -> int | None:
@@ -153,9 +151,9 @@ def _below(limit: int, digits: str | None) -> int:
 
 
 def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
-    """Return a function that converts a cell to a number, or a date to milliseconds. A missing value becomes None.
+    """Return a function that converts a cell to a number, a date to milliseconds, a missing value to None.
 
-    `form` holds `kind` (number or date), `decimal` and `unit`, or `day_first`, and `missing`, more words for missing
+    `form` has `kind` (number or date), `decimal` and `unit`, or `day_first`, and `missing`, more words for missing
     values. The function raises ValueError for other texts.
     """
     words = MISSING_WORDS.union(word.translate(_SIGNS).lower() for word in form["missing"])
@@ -181,5 +179,5 @@ def reader(form: Mapping[str, Any]) -> Callable[[object], float | None]:
 
 
 def is_missing(text: str) -> bool:
-    """Return whether a text is a common word for a missing value, such as NA."""
+    """Return whether a text is a word for a missing value, such as NA."""
     return text.translate(_SIGNS).lower() in MISSING_WORDS

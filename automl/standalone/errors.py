@@ -6,11 +6,11 @@ class ModelError(Exception):
 
 
 class UntrustedProgramError(ModelError):
-    """The origin of a program file, which could run code, is unknown to the user."""
+    """The origin of a program file, which can run code, is unknown."""
 
 
 class InputError(ValueError):
-    """A row does not fit the model. The message names the row, the place, the value and valid values."""
+    """A row does not fit the model. The message names row, place, value and valid values."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)

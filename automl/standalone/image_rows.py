@@ -11,16 +11,16 @@ from .batches import Encoded, encoded
 from .errors import InputError
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""Image formats for Pillow. Its other readers start programs or are rarely used."""
+"""Image formats that Pillow may read. Its other readers start programs or are rarely tested."""
 MOST_PIXELS = 150_000_000
 
 
 class ImageRows:
-    """Scales images to cover the form's size, crops the middle, and encodes it. Raises ImportError without Pillow.
+    """Scales images to cover the form's size, and crops the middle. Raises ImportError without Pillow.
 
     Args:
         form: `channels`, `height`, `width`; optional `ranges`, the values of black and white for Pillow's modes I
-            (whole numbers) and F (floats). With `ranges` transparent pixels become white, else transparency is dropped.
+            (integers) and F (floats). With `ranges`, transparent pixels become white, else transparency is dropped.
     """
 
     kind = "image"
@@ -34,7 +34,7 @@ class ImageRows:
         self._ranges = form.get("ranges")
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Encode an image as uint8 [channels, height, width]. Raises InputError if Pillow cannot read the image."""
+        """Encode an image as uint8 [channels, height, width]. Raises InputError if Pillow cannot read it."""
         where = f"row {number + 1}"
         if not isinstance(row, str | Path | bytes):
             raise InputError(number, f"{where}: found {type(row).__name__}, allowed: an image file")
@@ -46,7 +46,7 @@ class ImageRows:
             raise InputError(number, f"{where}: {name} is not a complete image ({reason})") from None
 
     def pixels(self, source: Any) -> bytes:
-        """Return the pixels of an image file, channel by channel. Raises Pillow's errors."""
+        """Return an image file's pixels, channel by channel. Raises Pillow's errors."""
         from PIL import Image, ImageOps
 
         channels, height, width = self.shape
@@ -61,7 +61,7 @@ class ImageRows:
 
 @contextmanager
 def opened_image(source: Any) -> Iterator[Any]:
-    """Open an image file of a common format. Pillow's readers of other formats start programs or are rarely tested.
+    """Open an image file of `IMAGE_FORMATS`.
 
     Raises ValueError for too many pixels or a file that is not regular, else Pillow's errors.
     """
@@ -80,7 +80,7 @@ def opened_image(source: Any) -> Iterator[Any]:
 
 
 def _visible(image: Any, ranges: Mapping[str, Any]) -> Any:
-    """Convert an image to 8 bits without transparency. Raises ValueError for a depth that no training image had."""
+    """Convert an image to 8 bits without transparency. Raises ValueError for a mode without `ranges`."""
     from PIL import Image
 
     if image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info:
@@ -100,7 +100,7 @@ def _visible(image: Any, ranges: Mapping[str, Any]) -> Any:
 
 
 def _eight_bits(image: Any) -> Any:
-    """Convert an image of 16 bits per pixel, as scanners make it, to 8 bits. Pillow would clip bright pixels."""
+    """Convert 16 bits per pixel to 8 bits. Pillow would clip bright pixels."""
     if not image.mode.startswith("I"):
         return image
     # A point operation on integers runs in C and truncates; the added term keeps 257 x 3 / 257 from becoming 2.

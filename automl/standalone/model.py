@@ -25,14 +25,14 @@ _MOST_MANIFEST_BYTES = 64 * 2**20
 _MOST_WEIGHT = _MOST_PROGRAMS = 1000
 _MOST_NUMBERS = 2**26
 _NO_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, zlib.error)
-"""Exceptions for a file that is no archive, or a damaged archive."""
+"""Exceptions for a file that is no archive, or is damaged."""
 BATCH, BATCH_OF_TABLES = 256, 4096
-"""Rows of a forward pass: threads cost more than they save where each of a program's steps has little to do."""
+"""Rows of a forward pass. Narrow tables need more: threads cost more than they save on small steps."""
 Rows: TypeAlias = TableRows | TextRows | ImageRows | ArrayRows  # turns rows into numbers
 
 
 class Model:
-    """A trained model, or an ensemble. Raises ModelError if rows of the manifest's form cannot be encoded here."""
+    """A trained model, or an ensemble. Raises ModelError if its rows cannot be encoded here."""
 
     def __init__(self, manifest: Mapping[str, Any], programs: Sequence[Program]) -> None:
         if manifest["rows"] is None:
@@ -45,24 +45,24 @@ class Model:
         self.answers = answers_of(manifest["answers"], self.rows, self._weights)
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return the prediction for each row. Raises InputError if a row does not fit the model."""
+        """Return each row's prediction. Raises InputError if a row does not fit the model."""
         return list(self.stream(rows))
 
     @property
     def batch(self) -> int:
-        """Return the number of rows that one forward pass predicts."""
+        """Number of rows in a forward pass."""
         is_narrow = isinstance(self.rows, TableRows) and len(self.rows.columns) <= BATCH
         return BATCH_OF_TABLES if is_narrow else BATCH
 
     def stream(self, rows: Iterable[Any], batch: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield a prediction for each row, with one batch in memory at most. Raises InputError if a row is unfit."""
+        """Yield each row's prediction, with one batch in memory. Raises InputError if a row does not fit the model."""
         batch = batch or self.batch
         encoded = (self.rows.encode(row, number) for number, row in enumerate(rows))
         while some := list(islice(encoded, batch)):
             yield from self.answered(some)
 
     def answered(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the prediction for each row. Rows of compatible shapes share a forward pass."""
+        """Return each row's prediction. Rows of compatible shapes share a forward pass."""
         answers: list[dict[str, Any]] = [{}] * len(rows)
         for numbers in self._groups(rows):
             batch = stacked([rows[number] for number in numbers], self.rows.fill or 0)
@@ -84,7 +84,7 @@ class Model:
 def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model:
     """Load the model of a folder, .pt2 or .onnx file. Raises ModelError if there is no model.
 
-    A .pt2 file can run code while it is loaded. Without `trust`, a file that this user has not exported is refused.
+    A .pt2 file can run code while it is loaded: without `trust`, files that this user has not exported are refused.
     """
     place = Path(path)
     if place.suffix == ".onnx":
@@ -98,7 +98,7 @@ def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model
 
 
 def load_problem(path: str | Path, error: Exception) -> str:
-    """Return the reason why `load` has failed, in one line."""
+    """Return why `load` has failed, in one line."""
     if isinstance(error, ModelError):
         return f"MODEL: {error}" if str(path) in str(error) else f"MODEL: {path}: {error}"
     if isinstance(error, ImportError):
@@ -125,7 +125,7 @@ def _manifest(path: Path, text: Callable[[], str | bytes]) -> dict[str, Any]:
 
 
 def program_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the names of a folder's program files. Raises ModelError for names outside the folder."""
+    """Return a folder's program files. Raises ModelError for names outside the folder."""
     found = manifest.get("programs")
     some = found[:_MOST_PROGRAMS] if isinstance(found, list) else []
     names = [one for one in some if isinstance(one, str) and Path(one).name == one]
@@ -135,7 +135,7 @@ def program_names(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
-    """Return the weight of each of `count` models in an ensemble's mean. The default weight is 1."""
+    """Return each model's weight in an ensemble's mean, by default 1."""
     weights = manifest.get("weights")
     if weights is None or not isinstance(weights, list) or len(weights) != count:
         return [1] * count
@@ -143,14 +143,14 @@ def counts_of(manifest: Mapping[str, Any], count: int) -> list[int]:
 
 
 def rows_of(form: Mapping[str, Any]) -> Rows:
-    """Return the encoder for a manifest's form of rows."""
+    """Return the encoder for a manifest's `rows`."""
     kinds: dict[str, type[Any]] = {one.kind: one for one in (TableRows, TextRows, ImageRows, ArrayRows)}
     rows: Rows = kinds[form["kind"]](form)
     return rows
 
 
 def answers_of(form: Mapping[str, Any], rows: Rows, weights: Sequence[int]) -> Answers:
-    """Return the decoder that turns outputs of models with these weights into predictions."""
+    """Return the decoder for a manifest's `answers`."""
     if form["kind"] == TokenAnswers.kind and isinstance(rows, TextRows):
         return TokenAnswers(form, rows)
     if form["kind"] == NumberAnswers.kind:

@@ -1,7 +1,7 @@
 """Runs an ONNX file in a separate process, because a hostile file can crash ONNX Runtime or fill the memory.
 
-This file is also the program of that process. Messages both ways are a kind (one byte), a length and the content, which
-is JSON, or arrays in numpy's format. Neither side unpickles anything.
+This file is also the program of the process. Messages have a kind (one byte), a length and a content: JSON, or arrays
+in numpy's format. Neither side unpickles anything.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO, Any, cast
 
 ARRAYS, LAST_PLACES, NOTES, FAILURE = b"A", b"L", b"N", b"F"
-"""Kinds of messages. `LAST_PLACES` asks only for the outputs at each row's last place."""
+"""Kinds of messages. `LAST_PLACES` asks only for the outputs at each row's last position."""
 MOST_ANSWER_BYTES = 512 * 2**20
 OLDEST = 1, 24  # first version of ONNX Runtime that reads external data only from the folder of the .onnx file
 _HEAD = struct.Struct("<cQ")
@@ -33,7 +33,7 @@ class OnnxRuntimeError(Exception):
 class OnnxProcess:
     """A process that runs one ONNX file, started on first use. Raises OnnxRuntimeError if loading or running fails.
 
-    The process may use half of the machine's memory, and ends with this process.
+    It may use half of the machine's memory, and ends with this process.
     """
 
     def __init__(self, path: str) -> None:
@@ -43,11 +43,11 @@ class OnnxProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def notes(self) -> dict[str, str]:
-        """Return the texts that the file stores beside the model, by name."""
+        """Return the file's texts beside the model, by name."""
         return dict(json.loads(self._asked(NOTES, b"")))
 
     def outputs(self, inputs: Sequence[Any], *, last: bool = False) -> list[Any]:
-        """Return all outputs for numpy arrays; with `last`, only the outputs at each row's last position."""
+        """Return all outputs for numpy arrays; with `last`, only at each row's last position."""
         return _arrays(self._asked(LAST_PLACES if last else ARRAYS, _written(inputs)))
 
     def _asked(self, kind: bytes, content: bytes) -> bytes:
@@ -69,7 +69,7 @@ class OnnxProcess:
 
 
 def _started(path: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-S", __file__, path]  # without site: `paths` has what it would add
+    command = [sys.executable, "-P", "-S", __file__, path]  # -S: `paths` already has the folders that `site` would add
     paths = os.pathsep.join(one for one in sys.path if one)
     return subprocess.Popen(  # noqa: S603 - this file, by this Python
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -121,10 +121,9 @@ def _arrays(content: bytes) -> list[Any]:
 
 
 def _answer_messages(path: str) -> None:
-    """Answer the messages that arrive on stdin until stdin closes."""
     messages: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
     own = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that output of libraries does not mix with answers
     threading.Thread(target=_read_all, args=(messages,), daemon=True).start()
     session: Any = None
     with os.fdopen(own, "wb") as answers:
@@ -146,7 +145,7 @@ def _answer_messages(path: str) -> None:
 
 
 def _read_all(messages: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
-    """Read messages in a thread, so that the process also ends while the model computes."""
+    """Read messages in a thread, so that the process ends even while the model computes."""
     with suppress(EOFError):
         while True:
             messages.put(_received(sys.stdin.buffer))

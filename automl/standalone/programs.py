@@ -1,4 +1,4 @@
-"""Runs the traced model, which turns a batch of numbers into outputs, with torch or ONNX Runtime."""
+"""Runs the traced model on batches of numbers, with torch or ONNX Runtime."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from .provenance import trusted_program
 
 
 class TorchProgram:
-    """A program of `torch.export`. Raises UntrustedProgramError (unknown origin), ModelError (wrong device)."""
+    """A program of `torch.export`. Raises UntrustedProgramError, or ModelError for a wrong device."""
 
     def __init__(self, path: str | Path, device: str = "cpu", *, trust: bool = False) -> None:
         import torch
@@ -45,15 +45,14 @@ def _moved(program: Any, device: Any) -> Any:
 
 
 class OnnxProgram:
-    """An ONNX model, which needs only ONNX Runtime and numpy. Raises OnnxRuntimeError if loading or running fails."""
+    """An ONNX model; needs ONNX Runtime and numpy. Raises OnnxRuntimeError if loading or running fails."""
 
     def __init__(self, path: str | Path) -> None:
         self._process = OnnxProcess(str(path))
         self.notes = self._process.notes()
-        """Texts stored in the file beside the model, by name."""
 
     def arrays(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return all outputs of the file for these inputs, as numpy arrays."""
+        """Return all outputs of the file, as numpy arrays."""
         return self._process.outputs(inputs)
 
     def run(self, batch: Encoded, *, last: bool = False) -> list[Any]:
@@ -66,4 +65,4 @@ class OnnxProgram:
 
 
 Program: TypeAlias = TorchProgram | OnnxProgram
-"""Turns a batch into outputs. Computing only the outputs at each row's last place takes far less time."""
+"""Turns a batch into outputs. Outputs at each row's last position alone take far less time."""

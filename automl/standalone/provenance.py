@@ -1,7 +1,7 @@
-"""Decides whether a program file may be loaded, by its digest, because `torch.export.load` can run its code.
+"""Decides by a program file's digest whether it may be loaded, because `torch.export.load` can run its code.
 
-Exports, and packages of a trusted registry, add the SHA-256 of their programs to a file of the user. Any other program
-is loaded only if the caller trusts it, or if this module itself is in the model's folder, so its code runs already.
+Exports, and packages of a trusted registry, add the SHA-256 of their programs to a file of the user. Other programs are
+loaded only if the caller trusts them, or if this module is in the model's folder, whose code runs already.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ _OWN_NAME = "automl.standalone"
 
 
 def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
-    """Return a program file's bytes. Raises UntrustedProgramError if the origin is unknown, unless `trust` is true."""
-    content = content_of(Path(path))  # once: the file may change between the check and the loading
+    """Return a program file's bytes. Raises UntrustedProgramError for an unknown origin, unless `trust` is true."""
+    content = content_of(Path(path))  # read once, since the file may change between check and loading
     if trust or _lies_beside(Path(path)) or hashlib.sha256(content).hexdigest() in _known():
         return io.BytesIO(content)
     raise UntrustedProgramError(
@@ -29,7 +29,7 @@ def trusted_program(path: str | Path, *, trust: bool) -> io.BytesIO:
 
 
 def content_of(path: Path, most_bytes: int | None = None) -> bytes:
-    """Return the content of a regular file. Raises OSError for others, such as a device without end."""
+    """Return a regular file's content. Raises OSError for other files, such as an endless device."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(f"{path.name} is not a regular file")
@@ -45,7 +45,7 @@ def digest_of(path: Path) -> str:
 
 
 def remember(digests: Iterable[str]) -> None:
-    """Record that this user may load these programs. A home folder that is not writable is no error."""
+    """Record that this user may load these programs. Ignores a home folder that is not writable."""
     new = set(digests) - _known()
     if not new:
         return
@@ -64,12 +64,12 @@ def _known() -> frozenset[str]:
 
 
 def _file() -> Path:
-    """Return the user's list of digests, in the folder of the XDG Base Directory Specification."""
+    """Return the user's file of digests (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
     return Path(home) / "automl" / "exported_programs"
 
 
 def _lies_beside(path: Path) -> bool:
-    """Return whether this module is the copy in the program's own package."""
+    """Return whether this module is a copy in the program's own package."""
     here = Path(__file__).resolve().parent
     return not (__package__ or "").startswith(_OWN_NAME) and path.resolve().parent == here.parent

@@ -1,7 +1,7 @@
 """Encodes rows of a table, mappings from column to cell, as in training.
 
 A cell is a text as in a CSV file, or a Python number, boolean or date. None and words such as NA are missing values.
-Some columns encode that a value is missing; others replace a missing value by the median.
+The median replaces missing numbers; some columns also encode that a value is missing.
 """
 
 import difflib
@@ -54,13 +54,13 @@ class _Category:
 
 
 class TableRows:
-    """Encodes rows of a table with the statistics that training has learned from its columns.
+    """Encodes rows of a table with statistics of the training columns.
 
     Args:
         form: `numbers`, mappings of name, is_date, mean, deviation, median, marks; `categories`, mappings of name and
-            levels; `missing`, words for missing values; `known`, columns that a row may have; and `farthest`, where
-            scaled values are cut, or `bound`, the limit that large values approach. Optional `cells`, for columns whose
-            numbers and dates are not written plainly: the format for `cells.reader`.
+            levels; `missing`, words for missing values; `known`, columns that a row may have; `farthest`, where scaled
+            values are cut, or `bound`, the limit that they approach. Optional `cells`, the format for `cells.reader` of
+            columns whose numbers and dates are not written plainly.
     """
 
     kind = "table"
@@ -82,7 +82,7 @@ class TableRows:
         self.shape = (len(self.columns) + marks,)
 
     def check_columns(self, names: Sequence[object], where: str, row: int = 0) -> None:
-        """Raise InputError for columns that training did not have, and for missing columns that the model uses."""
+        """Raise InputError for columns unknown from training, and for missing columns that the model uses."""
         have = set(names)
         if have >= self._needed and have <= self._known:
             return
@@ -96,7 +96,7 @@ class TableRows:
         raise InputError(row, f"{where}: found {' and '.join(found)}, allowed: {allowed}")
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Encode a row as float32 [columns]. Raises InputError for unknown columns or an invalid value."""
+        """Encode a row as float32 [columns]. Raises InputError for wrong columns or an invalid value."""
         where = f"row {number + 1}"
         if not isinstance(row, Mapping):
             raise InputError(number, f"{where}: found {_shown(row)}, allowed: a mapping from each column to its cell")
@@ -106,7 +106,7 @@ class TableRows:
         for column in self._numbers:
             cell = row[column.name]
             if type(cell) is float and column.takes_floats and math.isfinite(cell):
-                value = cell  # its text would be read as this value
+                value = cell  # reading its text would give the same value
             else:
                 value = self._number(cell, column, number)
             is_missing = math.isnan(value)
@@ -140,7 +140,7 @@ class TableRows:
         return None if text in self._nothing else text
 
     def _number(self, cell: object, column: _Number, row: int) -> float:
-        """Return a cell as a number, or a date as days since 1970. NaN if the value is missing."""
+        """Return a cell as a number, a date as days since 1970, a missing value as NaN."""
         text = self._text(cell)
         if text is None:
             return math.nan

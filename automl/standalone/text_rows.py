@@ -1,4 +1,4 @@
-"""Encodes texts as token numbers, with the tokenizer of the trained model."""
+"""Encodes texts as token numbers, with the model's tokenizer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,8 +7,6 @@ from .batches import Encoded, encoded
 from .errors import InputError
 
 _NO_CHARACTER = "\ufffd"  # replacement character for bytes that are no whole character
-
-
 CLEANING = ("trimmed", "plain_line_ends")  # cleaning keys of a form. Older models lack them, and clean nothing.
 
 
@@ -22,9 +20,9 @@ class TextRows:
     """Encodes texts as token numbers. Raises ImportError without the package `tokenizers`.
 
     Args:
-        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens to keep; `keep`, the end of the text
-            from which they are kept; tokens `pad` (None: only texts of equal length share a batch), `unknown` for an
-            empty text and `first` in front of each text, or None; and keys of `cleaned`.
+        form: `tokenizer`, content of a tokenizer.json; `longest`, number of tokens to keep; `keep`, the end to keep;
+            tokens `pad` (None: only texts of equal length share a batch), `unknown` for an empty text and `first` in
+            front of each text, or None; keys of `CLEANING`.
     """
 
     kind = "text"
@@ -34,7 +32,7 @@ class TextRows:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_str(form["tokenizer"])
-        self._tokenizer.no_padding()  # a file of someone else could pad to any length
+        self._tokenizer.no_padding()  # another author's file could pad to any length
         self._cleaning = {name: form.get(name) for name in CLEANING}
         self._longest, self._unknown = int(form["longest"]), int(form["unknown"])
         self._keeps_end = form["keep"] == "end"
@@ -45,13 +43,13 @@ class TextRows:
         self.shape = (-1,)
 
     def encode(self, row: Any, number: int) -> Encoded:
-        """Return a text's tokens, int64 [at most `longest`]. Raises InputError if the row is no text."""
+        """Return a text's tokens, int64 [at most `longest`]. Raises InputError if it is no text."""
         if not isinstance(row, str):
             raise InputError(number, f"row {number + 1}: found {type(row).__name__}, allowed: a text")
         try:
             known = self._tokenizer.encode(cleaned(row, self._cleaning)).ids
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of the library's Rust code, and no Exception
+            if type(error).__name__ != "PanicException":  # from the library's Rust code, not an Exception
                 raise
             raise InputError(number, f"row {number + 1}: the model's tokenizer fails on this text") from None
         ids = [*self._first, *(known or [self._unknown])]
@@ -59,7 +57,7 @@ class TextRows:
         return encoded(self.dtype, (len(kept),), kept)
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of tokens, or the vocabulary's own forms if these texts are ambiguous or broken."""
+        """Return the texts of tokens, or their forms in the vocabulary if these texts are ambiguous or broken."""
         texts = [str(self._tokenizer.decode([number])) for number in numbers]
         tokens = [self._tokenizer.id_to_token(number) or f"token {number}" for number in numbers]
         names = [

@@ -1,4 +1,4 @@
-"""State shared by the routes: the store, the operator's policy, and the caller's identity."""
+"""State shared by the routes: store, operator's policy, caller's identity."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ def refuse_other_sites(request: Request) -> None:
 
 
 def identity_of(request: Request) -> Identity:
-    """Return the caller's identity, which was checked before the request reached its route."""
+    """Return the caller's identity, which `Gate` has checked."""
     found: Identity = request.scope["state"]["identity"]
     return found
 
@@ -46,10 +46,10 @@ def studies_for(request: Request) -> TeamStudies:
 
 # Both are coroutines, because FastAPI runs other dependencies in a thread, which is slow on a busy machine.
 async def service_of(request: Request) -> ServiceContext:
-    """Return the running service that answers a request, as a dependency of routes."""
+    """Return `context_of(request)`, as a dependency of routes."""
     return context_of(request)
 
 
 async def studies_of(request: Request) -> TeamStudies:
-    """Return the team's studies, limited to the caller's rights, as a dependency of routes."""
+    """Return `studies_for(request)`, as a dependency of routes."""
     return studies_for(request)

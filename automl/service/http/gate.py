@@ -1,8 +1,8 @@
 """Checks identity, origin and size of every request before any route, as a plain ASGI application.
 
-Once a token was made in the store, every path outside `OPEN_PATHS`, including mounted applications, needs a valid token
-in the header `Authorization: Bearer TOKEN`, or a session of `/login` in the cookie. Before the first token, and with
-`--open`, the service listens only on loopback, and every user of the machine is an admin.
+Once the store has a token, all paths outside `OPEN_PATHS`, also in mounted applications, need a valid token in the
+header `Authorization: Bearer TOKEN`, or a session cookie from `/login`. Before the first token, and with `--open`, the
+service listens only on loopback, and every user of the machine is an admin.
 """
 
 import asyncio
@@ -24,39 +24,32 @@ from studies.queueing.access_tokens import Identity, any_made, identify, identif
 from studies.storage.study_store import Store
 
 LOCAL_PROJECT = "local"  # project of this machine's users without a token
-
-
-def local_identity() -> Identity:
-    """Return the identity of this process's user, who is an admin, because the store belongs to this user."""
-    return Identity(user=_local_user(), project=LOCAL_PROJECT, role="admin")
-
-
-def _local_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return "local"
-
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 COOKIE = "automl_session"
 OPEN_PATHS = frozenset({"/health", "/ready", "/login", "/service.css"})
 """Paths without a token: health checks of load balancers, and the login page."""
-OWN_SITE = frozenset({"", "same-origin", "none"})
-"""Values of the header Sec-Fetch-Site of requests that no other site caused."""
+OWN_SITE = frozenset({"", "same-origin", "none"})  # values of the header Sec-Fetch-Site of requests from no other site
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGEST_BODY, API_BODY, OPEN_BODY = 2**20, 4 * SPEC_CHARS, 2**13
-"""Largest body in bytes of a request to MLflow or MCP, of others except uploads, and without a token."""
+"""Largest body in bytes: for MLflow and MCP, for other requests except uploads, and without a token."""
 BODY_SECONDS = 30.0  # most seconds for a body to arrive, except for uploads
 STORE_SECONDS = 5.0
-"""Most seconds to wait for the identity of a token. After that, requests are refused until the store has answered."""
+"""Most seconds to wait for a token's identity. Later requests are refused until the store has answered."""
 _STORE_THREADS = 4
 _STORE_IS_AWAY = "the store does not answer now. Try again in a few seconds"
 UPLOADS = "/api/v1/uploads"
+
+
+def local_identity() -> Identity:
+    """Return this process's user as an admin, because the store belongs to this user."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        user = "local"
+    return Identity(user=user, project=LOCAL_PROJECT, role="admin")
 
 
 class Gate:
@@ -69,7 +62,7 @@ class Gate:
         self._late: Future[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and forward or refuse it."""
+        """Check a request, then forward or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -94,14 +87,14 @@ class Gate:
             await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, and limit the size of its body. Upload routes have limits of their own."""
+        """Forward a request, and limit the size of its body. Upload routes have their own limits."""
         if scope["path"].startswith(UPLOADS):
             await self._app(scope, receive, send)
             return
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _whole_body(receive, _most_bytes(scope))
-        except ConnectionAbortedError:  # the client is gone, and an incomplete form must not be used as a complete form
+        except ConnectionAbortedError:  # the client is gone: an incomplete form must not count as complete
             return
         except TimeoutError:
             problem = f"body: incomplete after {BODY_SECONDS:g} seconds"
@@ -115,7 +108,7 @@ class Gate:
 
     def _problem(self, scope: Scope, *, checks_site: bool) -> tuple[int, str] | None:
         host = header(scope, "host")
-        is_open_path = scope["path"] in OPEN_PATHS  # which tell nothing, and may be asked before the store was
+        is_open_path = scope["path"] in OPEN_PATHS  # may be requested before the store was ever read
         if not self._needs_token and not is_open_path and not names_this_machine(host, self._host):
             return 403, "header Host: found another name, allowed: this machine's own"
         length = header(scope, "content-length")
@@ -179,7 +172,7 @@ def _place(origin: str) -> str | None:
 
 
 def header(scope: Scope, name: str) -> str:
-    """Return a header of a request, or an empty text if the header is missing."""
+    """Return a header of a request, or an empty text."""
     wanted = name.encode()
     found: bytes = next((value for key, value in scope["headers"] if key == wanted), b"")
     return found.decode("latin-1")
@@ -199,7 +192,7 @@ async def _whole_body(receive: Receive, most: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI `receive` that replays a body, then continues with the original `receive`."""
+    """Return an ASGI `receive` that replays a body, then calls the original `receive`."""
     first: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replaying() -> Any:

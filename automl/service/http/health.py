@@ -17,13 +17,13 @@ from studies.storage.schema.engine import clock_of
 from studies.storage.study_store import Store
 from studies.storage.views.cursors import VIEWS
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 WINDOW_SECONDS = 60.0  # seconds over which rates are measured
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+router = APIRouter()
 
 
 class Metrics:
-    """Counts requests, and reads other figures for Prometheus from the store on demand."""
+    """Figures for Prometheus: counted requests, and figures read from the store on demand."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -35,7 +35,7 @@ class Metrics:
         self._slots = Gauge("automl_slots", "Number of slots of living workers.", ("use",), registry=registry)
         self._workers = Gauge("automl_workers", "Number of living workers.", registry=registry)
         self._jobs = Gauge("automl_jobs", "Number of jobs.", ("state",), registry=registry)
-        self._age = Gauge("automl_queue_age_seconds", "Age of the oldest job that waits.", registry=registry)
+        self._age = Gauge("automl_queue_age_seconds", "Age of the oldest waiting job.", registry=registry)
         self._epochs = Gauge("automl_epochs_per_second", "Epochs measured in the last minute.", registry=registry)
         self._usd = Gauge("automl_usd_per_hour", "Dollars charged in the last minute, per hour.", registry=registry)
         self._behind = Gauge("automl_view_commits_behind", "Commits that a view lacks.", ("view",), registry=registry)
@@ -79,21 +79,15 @@ class Metrics:
             self._behind.labels(view).set(max(int(most), 0))
 
 
-router = APIRouter()
-
-
 @router.get("/health", tags=["health"])
 async def health() -> dict[str, Any]:
-    """Return that the service is alive, without reading the store, whose failure must not restart the service.
-
-    This route needs no thread, so it answers even while all threads are busy.
-    """
+    """Return that the service is alive, even if its store is away or all threads are busy."""
     return {"status": "ok"}
 
 
 @router.get("/ready", tags=["health"])
 def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
-    """Return whether the service can answer requests: status 503 while its store does not answer."""
+    """Return whether the service can answer requests: status 503 while its store is away."""
     try:
         context.store.study_row("")
     except DBAPIError:
@@ -103,5 +97,5 @@ def ready(context: Annotated[ServiceContext, Depends(service_of)]) -> Response:
 
 @router.get("/metrics", tags=["health"])
 def metrics(request: Request, context: Annotated[ServiceContext, Depends(admin_context)]) -> Response:
-    """Return figures for Prometheus. For admins only."""
-    return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE)
+    """Return figures for Prometheus; admins only."""
+    return Response(request.app.state.metrics.exposition(context.store), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""Request bodies, which pydantic checks, and which the OpenAPI document shows."""
+"""Request bodies, checked by pydantic and shown in the OpenAPI document."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -33,7 +33,7 @@ class Body(BaseModel):
 
 
 class SubmissionBody(Body):
-    """A study to queue: its spec as a mapping, or as the text of a YAML file."""
+    """A study to queue: its spec as a mapping or as YAML."""
 
     spec: dict[str, Any] | str = Field(description="The spec, as a mapping or as YAML.")
     code: Name | None = Field(None, description="The operator's code folder with the task and relative paths.")
@@ -65,7 +65,7 @@ class TrainingBody(Body):
 
 
 class ResumeBody(Body):
-    """Changes of a study's spec when the study continues."""
+    """Changes of the spec of a resumed study."""
 
     overrides: list[Override] = Field(default_factory=list, max_length=20, description="PATH=VALUE each: budget.usd=5.")
 
@@ -94,7 +94,7 @@ class ConfirmQuestion(Body):
 
 
 class ConfirmBody(ConfirmQuestion):
-    """Models of a study to train again, with new seeds, and the money for these trainings."""
+    """Models of a study to train again, with new seeds, and the budget."""
 
     usd: Annotated[float, Field(gt=0, le=MOST_USD)] = Field(
         description="Largest cost in dollars, on top of the study's budget."
@@ -117,7 +117,7 @@ class ModelQuestion(Body):
 
 
 class LimitBody(Body):
-    """A limit on the spending of a user or project over all studies. null removes the limit."""
+    """Spending limit of a user or project over all studies. null removes the limit."""
 
     usd: Usd | None
 
@@ -139,14 +139,11 @@ class RotationBody(Body):
     grace_hours: Annotated[float, Field(ge=0, le=720)] = Field(24.0, description="Hours until the old token ends.")
 
 
-AccountKindName = Literal["user", "project"]
-
-
 Filled = TypeVar("Filled", bound=Body)
 
 
 def filled_in(kind: type[Filled], given: Mapping[str, Any]) -> Filled:
-    """Return a request body from a page's form. Raises SpecError, which names a wrong field without its value."""
+    """Return a request body from a page's form. Raises SpecError for a wrong field, without its value."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

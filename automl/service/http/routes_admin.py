@@ -6,10 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from automl.service.http.context import ServiceContext, context_of, identity_of, service_of, studies_of
-from automl.service.http.request_bodies import AccountKindName, LimitBody, Name, RotationBody, TokenBody
+from automl.service.http.request_bodies import LimitBody, Name, RotationBody, TokenBody
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.team_studies import TeamStudies, plain_account
 from studies.queueing import access_tokens
+from studies.queueing.accounts import AccountKind
 from studies.queueing.job_queue import JobQueue
 from studies.storage.schema.engine import StoreError
 
@@ -19,9 +20,9 @@ Context = Annotated[ServiceContext, Depends(service_of)]
 
 
 async def admin_context(request: Request) -> ServiceContext:
-    """Return the service if the caller is an admin. Raises ForbiddenError for others."""
+    """Return the service. Raises ForbiddenError unless the caller is an admin."""
     if not identity_of(request).is_admin:
-        raise ForbiddenError("role: only an admin may do this")
+        raise ForbiddenError("role: only an admin may do this. Ask an admin")
     return context_of(request)
 
 
@@ -48,7 +49,7 @@ def accounts(studies: Studies) -> list[dict[str, Any]]:
 
 
 @router.put("/accounts/{kind}/{name}", tags=["money"])
-def set_limit(studies: Studies, kind: AccountKindName, name: Name, body: LimitBody) -> list[dict[str, Any]]:
+def set_limit(studies: Studies, kind: AccountKind, name: Name, body: LimitBody) -> list[dict[str, Any]]:
     """Limit the spending of a user or a project over all studies; admins only."""
     studies.set_limit(kind, name, body.usd)
     return accounts(studies)
@@ -62,7 +63,7 @@ def list_tokens(context: AdminContext) -> list[dict[str, Any]]:
 
 @router.post("/tokens", tags=["access"], status_code=201)
 def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
-    """Create a token, which is shown only in this answer; admins only."""
+    """Create a token, shown only in this answer; admins only."""
     token, line = access_tokens.create(
         context.store, name=body.name, user=body.user, project=body.project, role=body.role, days=body.days
     )
@@ -71,7 +72,7 @@ def make_token(context: AdminContext, body: TokenBody) -> dict[str, Any]:
 
 @router.delete("/tokens/{token_id}", tags=["access"])
 def revoke_token(context: AdminContext, token_id: int) -> dict[str, Any]:
-    """Revoke a token; the last admin's token cannot be revoked. Admins only."""
+    """Revoke a token, except the last admin's; admins only."""
     try:
         return asdict(access_tokens.revoke(context.store, token_id))
     except access_tokens.LastAdminError as error:

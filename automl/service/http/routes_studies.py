@@ -36,13 +36,19 @@ from studies.storage.reading.reader import list_studies as stored_studies
 
 LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
-"""Most seconds without an event, so that proxies keep the connection, and between checks of the caller's token."""
+"""Most seconds between events, so that proxies keep the connection, and between checks of the caller's token."""
+router = APIRouter(prefix="/api/v1")
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Number = Annotated[int, Query(ge=0, le=10**9)]
+Attempt = Annotated[int, Query(ge=1, le=10**9)]
+Seed = Annotated[int, Query(ge=0, lt=2**31)]
+LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
 
 
 async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
     """Yield the events of a study: `status` with the answer of `GET /studies/NAME`, then `end`.
 
-    Sends nothing while the store is unreachable. Stops without `end` when the caller's token becomes invalid.
+    Sends nothing while the store is away. Stops without `end` when the caller's token becomes invalid.
     """
     seen: tuple[object, ...] = ()
     silent = asked = 0.0
@@ -61,7 +67,7 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
                     break
         except MissingError:  # it was deleted
             break
-        except DBAPIError:  # the answer has begun, so no status can report it: try again
+        except DBAPIError:  # the answer has begun, so no HTTP status can report the error: try again
             pass
         if silent >= SILENCE_SECONDS:
             silent = 0.0
@@ -72,36 +78,28 @@ async def events(studies: TeamStudies, name: str) -> AsyncIterator[str]:
     yield "event: end\ndata: {}\n\n"
 
 
-router = APIRouter(prefix="/api/v1")
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-Number = Annotated[int, Query(ge=0, le=10**9)]
-Attempt = Annotated[int, Query(ge=1, le=10**9)]
-Seed = Annotated[int, Query(ge=0, lt=2**31)]
-LONGEST_LOG = 2**20  # most characters of a log in an answer; older output is cut
-
-
 @router.get("/lines", tags=["studies"])
 def lines(studies: Studies) -> list[dict[str, Any]]:
-    """List the started studies that you may see, in the form of `automl list --json`."""
+    """List the started studies that you may see, as `automl list --json` does."""
     mine = {job.study for job in studies.jobs()}
     return rows_of(line for line in stored_studies(studies.store) if line.name in mine)
 
 
 @router.get("/studies/{name}/record", tags=["studies"])
 def record(studies: Studies, name: str) -> Response:
-    """Return the whole record of a study, for clients of the same version."""
+    """Return a study's whole record, for clients of the same version."""
     return Response(written(studies.record(name)), media_type="application/json")
 
 
 @router.post("/studies/{name}/confirm/check", tags=["studies"])
 def check_confirm(studies: Studies, name: str, body: ConfirmQuestion) -> dict[str, Any]:
-    """Return the trainings that a confirmation would run, and their cost, without queueing them."""
+    """Return the trainings of a confirmation, and their cost, without queueing them."""
     return confirm_jobs.check(studies, name, body.points, body.seeds)
 
 
 @router.post("/studies/{name}/confirm", tags=["studies"], status_code=202)
 def confirm(studies: Studies, name: str, body: ConfirmBody) -> dict[str, Any]:
-    """Queue trainings of chosen models with new seeds, to measure them on test data."""
+    """Queue trainings of models with new seeds, measured on test data."""
     return plain_job(confirm_jobs.submit(studies, name, body.points, body.seeds, body.usd))
 
 
@@ -119,7 +117,7 @@ def submit(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
 
 @router.post("/studies/check", tags=["studies"])
 def check(studies: Studies, body: SubmissionBody) -> dict[str, Any]:
-    """Return a study's plan and cost in the form of `automl launch --dry-run --json`, without queueing the study."""
+    """Return a study's plan and cost, as `automl launch --dry-run --json` does, without queueing it."""
     spec, base_folder = studies.admitted(body.spec, code=body.code)
     return plan(spec, base_folder)
 
@@ -139,7 +137,7 @@ def queue(studies: Studies) -> list[dict[str, Any]]:
 
 @router.get("/studies/{name}", tags=["studies"])
 def status(studies: Studies, name: str) -> dict[str, Any]:
-    """Return the job of a study, and its status in the form of `automl status --json`."""
+    """Return a study's job, and its status as in `automl status --json`."""
     return studies.status(name)
 
 
@@ -151,7 +149,7 @@ def delete(studies: Studies, name: str) -> dict[str, Any]:
 
 @router.post("/studies/{name}/stop", tags=["studies"])
 def stop(studies: Studies, name: str) -> dict[str, Any]:
-    """Stop a study after its trials have saved checkpoints. It can be resumed."""
+    """Stop a study with checkpoints. It can be resumed."""
     return plain_job(studies.stop(name))
 
 
@@ -163,7 +161,7 @@ def cancel(studies: Studies, name: str) -> dict[str, Any]:
 
 @router.post("/studies/{name}/resume", tags=["studies"])
 def resume(studies: Studies, name: str, body: ResumeBody) -> dict[str, Any]:
-    """Put a study that has ended back into the queue."""
+    """Queue an ended study again."""
     return plain_job(studies.resume(name, body.overrides))
 
 
@@ -181,7 +179,7 @@ def enqueue(studies: Studies, name: str, body: EnqueueBody) -> dict[str, Any]:
 
 @router.get("/studies/{name}/events", tags=["studies"])
 def watch(studies: Studies, name: str) -> StreamingResponse:
-    """Send the status of a study whenever it changes, as server-sent events, until it has ended."""
+    """Send a study's status whenever it changes, as server-sent events, until the study has ended."""
     studies.job(name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events(studies, name), media_type="text/event-stream", headers=headers)
@@ -189,7 +187,7 @@ def watch(studies: Studies, name: str) -> StreamingResponse:
 
 @router.get("/studies/{name}/report", tags=["studies"], response_class=HTMLResponse)
 def report(studies: Studies, name: str) -> HTMLResponse:
-    """Return a study's HTML report, drawn from the last commit."""
+    """Return a study's HTML report, from the last commit."""
     return HTMLResponse(render(studies.record(name)), headers={"Cache-Control": "no-store"})
 
 
@@ -201,7 +199,7 @@ def report(studies: Studies, name: str) -> HTMLResponse:
     responses={200: {"content": {"application/zip": {}}, "description": "The model, and `export.json` about it."}},
 )
 def export(studies: Studies, name: str, asked: Annotated[ModelQuestion, Query()]) -> StreamingResponse:
-    """Return a model of a study as a ZIP archive. The model's checkpoint has to be on the machine of the service."""
+    """Return a model as a ZIP archive. Its checkpoint must be on the service's machine."""
     return Download(model_archive(studies, name, asked))
 
 
@@ -227,7 +225,7 @@ def cancel_trial(studies: Studies, name: str, trial: str) -> dict[str, Any]:
 def logs(  # noqa: PLR0917 - FastAPI passes each parameter by name
     studies: Studies, name: str, trial: int, rank: Number = 0, attempt: Attempt | None = None, seed: Seed | None = None
 ) -> PlainTextResponse:
-    """Return the output of a rank of a trial or of a confirming training, if it is on the service's machine."""
+    """Return a rank's output, of a trial or a confirming training, if it is on the service's machine."""
     record = studies.record(name)
     try:
         path = log_of(studies.store, record.name, trial, rank, attempt=attempt, seed=seed)

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.requests import ClientDisconnect
 
-from automl.service.http.context import context_of, identity_of
+from automl.service.http.context import context_of, identity_of, studies_for
 from automl.service.http.gate import UPLOADS
-from automl.service.http_errors import ForbiddenError
 from automl.service.uploads import Uploads
 from search_spaces.messages import UserError
 
 router = APIRouter()
 _ANY_BYTES = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+FileName = Annotated[str, Query(description="Name under which tasks of the project read the file.")]
 
 
 def uploads_of(request: Request) -> Uploads:
@@ -23,15 +23,13 @@ def uploads_of(request: Request) -> Uploads:
 
 
 def writable_uploads(request: Request) -> Uploads:
-    """Return the uploads of the caller's project. Raises ForbiddenError if the caller may only read."""
-    if identity_of(request).role == "viewer":
-        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
+    """`uploads_of` for callers that may write. Raises ForbiddenError for others."""
+    studies_for(request).check_may_write()
     return uploads_of(request)
 
 
 ReadOnly = Annotated[Uploads, Depends(uploads_of)]
 Writable = Annotated[Uploads, Depends(writable_uploads)]
-FileName = Annotated[str, Query(description="Name of the file, as tasks of the project read it.")]
 
 
 @router.get(UPLOADS, tags=["uploads"])
@@ -42,7 +40,7 @@ def list_uploads(uploads: ReadOnly) -> list[dict[str, Any]]:
 
 @router.post(UPLOADS, tags=["uploads"], status_code=201, openapi_extra=_ANY_BYTES)
 async def upload(request: Request, uploads: Writable, name: FileName) -> dict[str, Any]:
-    """Save the request's body as a file of your project. Status 413 if the project's files become too large."""
+    """Save the request's body as a file of your project. Status 413 if the project has too little room."""
     announced = request.headers.get("content-length", "")
     length = int(announced) if announced.isdecimal() else None
     try:

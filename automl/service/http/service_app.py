@@ -1,4 +1,4 @@
-"""The service as an ASGI application: routes, error answers, and the access control in front of them."""
+"""The service as an ASGI application: access control, routes, error answers."""
 
 import asyncio
 import time
@@ -48,13 +48,12 @@ def make_app(context: ServiceContext, *, is_open: bool = False, host: str) -> As
 
 
 def bare_app(context: ServiceContext) -> FastAPI:
-    """Return the application without access control. Its routes expect an identity in the request's scope."""
+    """Return the application without access control. Routes expect an identity in the request's scope."""
     app = FastAPI(title="automl", version="1", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.context = context
     app.state.metrics = Metrics()
-    for routes in (routes_studies, routes_admin, health):
+    for routes in (routes_studies, routes_admin, health, routes_uploads):
         app.include_router(routes.router, responses=_RESPONSES)
-    app.include_router(routes_uploads.router, responses=_RESPONSES)
     for routes in (page_routes, submit_pages, mlflow_proxy):
         app.include_router(routes.router)
     optuna_mount.mount(app)
@@ -86,12 +85,12 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 async def _store_is_away(request: Request, error: Exception) -> Response:
     if not (isinstance(error, DBAPIError) and is_away(error)):
-        raise error  # a bug of this service, which the log shows: trying again would not help
+        raise error  # a bug of this service: the log shows it, and trying again would not help
     return refusal(request.headers.get("accept", ""), 503, "the store does not answer now")
 
 
 class _Observer:
-    """Counts and logs requests, and adds headers that let browsers run only the service's own scripts."""
+    """Counts and logs requests, and adds headers that let browsers run only own scripts."""
 
     def __init__(self, app: Asgi, metrics: Metrics) -> None:
         self._app, self._metrics, self._log = app, metrics, writer()
@@ -134,7 +133,7 @@ class _Observer:
             self._log("request", method=scope["method"], path=path, status=status, milliseconds=milliseconds, user=user)
 
     def _lines_of(self, who: str) -> int:
-        """Count a log line of a user or address, and return the number of its lines in this minute."""
+        """Count a log line of a user or address. Returns its number of lines in this minute."""
         if (minute := int(time.monotonic() // 60)) != self._minute:
             self._minute, self._lines = minute, Counter()
         self._lines[who] += 1
@@ -142,5 +141,5 @@ class _Observer:
 
     @staticmethod
     def _path(scope: Scope) -> str:
-        """Return a request's route, not its path, so that names of studies do not create metric series."""
+        """Return a request's route, not its path: names of studies must not create metric series."""
         return str(getattr(scope.get("route"), "path", "other"))

@@ -1,4 +1,4 @@
-"""Runs the service: the socket, the token file, an optional worker, and an orderly shutdown."""
+"""Runs the service: socket, token file, optional worker, orderly shutdown."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from automl.standalone.serving.settings import token_problem
 from search_spaces.messages import UserError
 from studies.queueing import access_tokens
 
-SHUTDOWN_SECONDS = 8  # seconds for open requests when the service ends; after that event streams are cut
+SHUTDOWN_SECONDS = 8  # seconds for open requests when the service ends; then event streams are cut
 _FILE_TOKEN = "token file"  # noqa: S105 - the name of the token, not the token
 
 
@@ -33,10 +33,10 @@ class Listening:
     """Address and access of the service, and its optional worker.
 
     Attributes:
-        host: Address; if other machines can reach it, a token is needed.
+        host: Address. If other machines can reach it, the store needs a token.
         port: 0 takes a free port.
-        is_open: Whether every user of the machine is an admin, with tokens too.
-        worker_slots: Slots of a worker beside the service; None starts no worker, 0 uses the whole machine.
+        is_open: True makes every user of the machine an admin, even with tokens in the store.
+        worker_slots: Slots of the worker; None starts no worker, 0 uses the whole machine.
     """
 
     host: str
@@ -46,7 +46,7 @@ class Listening:
 
 
 def serve(context: ServiceContext, listening: Listening, say: Callable[[str], None]) -> None:
-    """Serve until interrupted. Raises UserError if the address is taken, or public without a token."""
+    """Serve until interrupted. Raises UserError if the address is in use, or public without a token."""
     needs_token = not listening.is_open and access_tokens.any_made(context.store)
     if not needs_token and not is_loopback(listening.host):
         problem = "--open allows only this machine" if listening.is_open else "the store has no token"
@@ -67,14 +67,14 @@ def serve(context: ServiceContext, listening: Listening, say: Callable[[str], No
     with _worker(context, listening), suppress(KeyboardInterrupt):  # uvicorn re-raises the signal that ended it
         say(f"automl service: {address(socket)} ({who}; Ctrl-C ends it, workers go on)")
         try:
-            # `asyncio.run` would wait for all threads, of which one may wait for ever.
+            # `asyncio.run` would wait for all threads, and a thread may wait for ever.
             asyncio.new_event_loop().run_until_complete(LimitedServer(config).serve([socket]))
         finally:
             end_programs()
 
 
 def take_token(context: ServiceContext, file: Path) -> None:
-    """Register the token in a file, such as a container's secret, as an admin's. Raises UserError if it is unfit."""
+    """Register a file's token as an admin's. Raises UserError if the file or the token is unfit."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def take_token(context: ServiceContext, file: Path) -> None:
 
 @contextmanager
 def _worker(context: ServiceContext, listening: Listening) -> Iterator[None]:
-    """Run a worker beside the service. When the service ends, the worker saves its studies and stops."""
+    """Run a worker beside the service. When the service ends, the worker saves its studies, and stops."""
     if listening.worker_slots is None:
         yield
         return

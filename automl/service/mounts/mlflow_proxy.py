@@ -1,7 +1,7 @@
 """Proxy to the operator's MLflow server, under /mlflow/. For admins only, because MLflow has no projects.
 
 Start MLflow with `mlflow server --static-prefix /mlflow`: paths are forwarded unchanged. MLflow's pages may run inline
-scripts. Other content, for example a logged HTML file, cannot run scripts here.
+scripts; other content, such as a logged HTML file, may not.
 """
 
 import http.client
@@ -33,7 +33,7 @@ _DATA_POLICY = "sandbox; default-src 'none'"
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request. Its size was limited before."""
+    """Return the body of a request, which `Gate` has limited."""
     return await request.body()
 
 

@@ -1,7 +1,7 @@
-"""Serves Optuna Dashboard inside the service: read-only, with the studies of the caller's project.
+"""Serves Optuna Dashboard inside the service: read-only, limited to the caller's project.
 
-The dashboard's page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. Each
-project has its own application, since the dashboard caches in memory; process caches use study ids that never repeat.
+The dashboard's page uses absolute paths (/dashboard, /api/studies, /static); the service's API is below /api/v1. The
+dashboard caches in memory: each project has its own application, and study ids never repeat.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from a2wsgi import WSGIMiddleware
@@ -26,13 +27,22 @@ from automl.service.pages.rendering import PageRoute, to
 from automl.service.team_studies import TeamStudies
 from studies.queueing import job_rows
 from studies.queueing.access_tokens import Identity
-from studies.storage.study_store import Store
 from studies.storage.views.optuna_view import UID_ATTRIBUTE, open_storage
+
+Found = TypeVar("Found")
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+PATHS = ("/dashboard", "/dashboard/{rest:path}", "/api/meta", "/api/studies", "/api/studies/{rest:path}",
+         "/csv/{rest:path}", "/static/{rest:path}", "/favicon.ico")  # fmt: skip
+"""Paths of Optuna Dashboard."""
+_PLAIN = re.compile(r"/dashboard(/.*)?|/static/.+|/favicon\.ico|/api/meta|/api/studies/?")
+_OF_STUDY = re.compile(r"/(?:api/studies|csv)/([0-9]{1,9})(?:/param_importances|/plot/[a-z_]+)?/?")
+_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Distinguishes studies that had the same id at different times. `uid` is empty if no study is mirrored."""
+    """Distinguishes studies that had the same id at different times. `uid` is empty without a mirrored study."""
 
     name: str
     uid: str
@@ -40,10 +50,10 @@ class Mark:
 
 @dataclass(slots=True)
 class LastingIds:
-    """Study ids for Optuna Dashboard that are never used again for another study.
+    """Study ids for Optuna Dashboard that never repeat.
 
-    SQLite gives the id of a deleted study to the next study. Optuna Dashboard caches trials, search spaces and
-    importances by id, importances even across projects, and would show the deleted study. A reused id gets a new id.
+    SQLite gives a deleted study's id to the next study. Optuna Dashboard caches trials, search spaces and importances
+    by id (importances even across projects), and would show the deleted study.
     """
 
     _outer: dict[tuple[int, Mark], int] = field(default_factory=dict)
@@ -51,7 +61,7 @@ class LastingIds:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def told(self, inner: int, mark: Mark) -> int:
-        """Return the dashboard's id for the study that currently has the id `inner` in Optuna's tables."""
+        """Return the dashboard's id for the study that has the id `inner` in Optuna's tables now."""
         with self._lock:
             outer = self._outer.get((inner, mark))
             if outer is None:
@@ -60,16 +70,13 @@ class LastingIds:
             return outer
 
     def meant(self, outer: int) -> int:
-        """Return the id in Optuna's tables for a dashboard's id. Unknown ids are returned unchanged."""
+        """Return the id in Optuna's tables for a dashboard's id; an unknown id unchanged."""
         with self._lock:
             return self._inner.get(outer, outer)
 
 
-Found = TypeVar("Found")
-
-
 class ReadOnlyError(RuntimeError):
-    """Optuna's copy of a study is read-only here."""
+    """Optuna's copy of a study is read-only."""
 
 
 class ProjectStorage(BaseStorage):
@@ -79,7 +86,7 @@ class ProjectStorage(BaseStorage):
         self._inner, self._visible, self._ids = inner, visible, ids
 
     def _read(self, study_id: int, read: Callable[[int], Found]) -> Found:
-        """Read data of a visible study. Checks visibility last, because another study may take the id in between."""
+        """Read data of a visible study. Checks visibility last, since another study may take the id during the read."""
         inner = self._ids.meant(study_id)
         found = read(inner)
         mark = _mark(self._inner.get_study_name_from_id(inner), self._inner.get_study_user_attrs(inner))
@@ -125,7 +132,7 @@ class ProjectStorage(BaseStorage):
         return self._read(study_id, lambda inner: self._inner.get_all_trials(inner, deepcopy=deepcopy, states=states))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Raise KeyError, because a trial's id does not identify its study, and no page asks for a single trial."""
+        """Raise KeyError: a trial's id does not name its study, and no page asks for a single trial."""
         raise KeyError(trial_id)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -144,18 +151,8 @@ def _mark(name: str, attributes: Mapping[str, Any]) -> Mark:
     return Mark(name, str(attributes.get(UID_ATTRIBUTE, "")))
 
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-PATHS = ("/dashboard", "/dashboard/{rest:path}", "/api/meta", "/api/studies", "/api/studies/{rest:path}",
-         "/csv/{rest:path}", "/static/{rest:path}", "/favicon.ico")  # fmt: skip
-"""Paths of Optuna Dashboard, as the application routes them."""
-_PLAIN = re.compile(r"/dashboard(/.*)?|/static/.+|/favicon\.ico|/api/meta|/api/studies/?")
-_OF_STUDY = re.compile(r"/(?:api/studies|csv)/([0-9]{1,9})(?:/param_importances|/plot/[a-z_]+)?/?")
-_THREADS = 4
-
-
 class OptunaDashboard:
-    """Optuna Dashboard as an ASGI application that shows each caller only visible studies."""
+    """Optuna Dashboard as an ASGI application, limited to studies visible to the caller."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -165,7 +162,7 @@ class OptunaDashboard:
         self._projects: dict[str | None, tuple[ProjectStorage, Asgi]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request for a page, a file or a study's data."""
+        """Answer a request for a page, file or study."""
         refused = await asyncio.to_thread(self._refusal, scope)
         if refused is not None:
             await refused(scope, receive, send)
@@ -174,7 +171,7 @@ class OptunaDashboard:
         await application(scope, receive, send)
 
     def id_of(self, identity: Identity, study: str) -> int:
-        """Return a study's id in Optuna Dashboard. Raises MissingError if it is not visible, or not copied yet."""
+        """Return a study's id in Optuna Dashboard. Raises MissingError if it is invisible, or not copied yet."""
         try:
             return self._of(identity)[0].get_study_id_from_name(study)
         except KeyError:
@@ -195,17 +192,22 @@ class OptunaDashboard:
         return JSONResponse({"reason": "this study does not exist, or you may not see it"}, status_code=404)
 
     def _of(self, identity: Identity) -> tuple[ProjectStorage, Asgi]:
-        """Return the storage and the application of a project. For admins (None), both cover all projects."""
+        """Return storage and application of the caller's project; for admins, of all projects."""
         project = None if identity.is_admin else identity.project
         with self._making:
             if project not in self._projects:
                 self._storage = self._storage or open_storage(self._context.store.url)
-                visible = _Visible(self._context.store, project)
-                storage = ProjectStorage(self._storage, visible, self._ids)
+                storage = ProjectStorage(self._storage, partial(self._visible, project), self._ids)
                 dashboard: Any = optuna_dashboard_of(storage)
                 application: Any = WSGIMiddleware(dashboard, workers=_THREADS)
                 self._projects[project] = storage, application
             return self._projects[project]
+
+    def _visible(self, project: str | None) -> Container[str]:
+        if project is None:
+            return _All()
+        with self._context.store.snapshot() as connection:
+            return job_rows.names(connection, project)
 
 
 class _All:
@@ -213,19 +215,8 @@ class _All:
         return isinstance(name, str)
 
 
-class _Visible:
-    def __init__(self, store: Store, project: str | None) -> None:
-        self._store, self._project = store, project
-
-    def __call__(self) -> Container[str]:
-        if self._project is None:
-            return _All()
-        with self._store.snapshot() as connection:
-            return job_rows.names(connection, self._project)
-
-
 def mount(app: FastAPI) -> None:
-    """Forward the paths of Optuna Dashboard to the dashboard's application."""
+    """Route `PATHS` to Optuna Dashboard."""
     app.state.optuna = OptunaDashboard(app.state.context)
     app.include_router(router)
     for path in PATHS:

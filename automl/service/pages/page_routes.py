@@ -25,7 +25,7 @@ from search_spaces.messages import RunError, UserError, found
 from studies.queueing import access_tokens
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import OVER
-from studies.records.records import StudyRecord, TrialRecord
+from studies.records.records import StudyRecord
 from studies.spec.spec_errors import SpecError
 from trainers.commands.command import COMMAND
 
@@ -33,7 +33,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 Studies = Annotated[TeamStudies, Depends(studies_of)]
 Context = Annotated[ServiceContext, Depends(service_of)]
 Form = Annotated[Mapping[str, str], Depends(form_of)]
-COOKIE_SECONDS = 7 * 86_400  # longest browser login in seconds; it ends earlier if the token does
+COOKIE_SECONDS = 7 * 86_400  # longest browser session in seconds; it ends earlier if its token does
 MOST_ENDED = 50  # most ended jobs on the queue page, latest first
 LONGEST_LOG = 2**16  # most characters of a rank's output on the page; older output is cut
 
@@ -58,7 +58,7 @@ def login_page(request: Request) -> Response:
 
 @router.post("/login")
 def login(request: Request, context: Context, form: Form) -> Response:
-    """Start a session for a valid token. Scripts and other sites cannot read the session's cookie."""
+    """Start a session for a valid token. Scripts and other sites cannot read its cookie."""
     session = access_tokens.begin_session(context.store, form.get("token", ""), COOKIE_SECONDS)
     if session is None:
         problem = "This token is not valid: it may be mistyped, expired or revoked."
@@ -70,7 +70,7 @@ def login(request: Request, context: Context, form: Form) -> Response:
 
 
 def _is_https(request: Request) -> bool:
-    """Return whether the browser uses HTTPS. Trusts the proxy's header, as forgery only makes the cookie stricter."""
+    """Return whether the browser uses HTTPS. Trusts the proxy's header: forgery only makes the cookie stricter."""
     client_scheme = request.headers.get("x-forwarded-proto", "").strip().lower()
     return request.url.scheme == "https" or client_scheme.startswith("https")
 
@@ -86,7 +86,7 @@ def logout(request: Request, context: Context) -> Response:
 
 @router.get("/")
 def queue_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show running jobs, waiting jobs in the order in which they will start, and ended jobs."""
+    """Show running jobs, waiting jobs in the order of their start, and ended jobs."""
     jobs = studies.jobs()
     ended = sorted((job for job in jobs if job.state in OVER), key=lambda job: job.ended_at or 0.0, reverse=True)
     running = [view_of(job, None) for job in jobs if job.state == "running"]
@@ -125,7 +125,7 @@ def _study_page(request: Request, studies: TeamStudies, name: str, problem: str 
 
 @router.post("/studies/{name}/{action}")
 def change_study(request: Request, studies: Studies, form: Form, name: str, action: str) -> Response:
-    """Stop, cancel, resume or delete a study, as `action` says."""
+    """Stop, cancel, resume or delete a study."""
     here = f"/studies/{quote(name)}"
     try:
         if action == "delete":
@@ -148,7 +148,7 @@ def change_study(request: Request, studies: Studies, form: Form, name: str, acti
 def trial_page(
     request: Request, studies: Studies, name: str, number: int, rank: Annotated[int, Query(ge=0, le=10**6)] = 0
 ) -> Response:
-    """Show why a trial is in its state, and the output of one of its ranks."""
+    """Show the reasons for a trial's state, and the output of a rank."""
     explained: dict[str, Any] = studies.explain(name, number)
     record = redacted(studies.record(name))
     trial = next(one for one in record.started if one.number == number)
@@ -161,15 +161,11 @@ def trial_page(
         line=trial_lines_of(record, [trial])[0],
         objectives=[one.metric for one in record.objectives],
         explained=explained,
-        ranks=range(_ranks(trial)),
+        ranks=range(trial.attempts[-1].world_size if trial.attempts else trial.world_size),
         rank=rank,
         output=text,
         no_output=why_none,
     )
-
-
-def _ranks(trial: TrialRecord) -> int:
-    return trial.attempts[-1].world_size if trial.attempts else trial.world_size
 
 
 def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[str, str]:
@@ -181,7 +177,7 @@ def _output(studies: TeamStudies, name: str, number: int, rank: int) -> tuple[st
 
 @router.get("/studies/{name}/models/{point}", dependencies=[Depends(refuse_other_sites)])
 def download_model(studies: Studies, name: str, point: Point) -> Response:
-    """Return a model as an archive: an exported model that loads without training code, or the files of a command."""
+    """Return a model as an archive: loadable without training code, or the files of a command."""
     form: Target = "weights" if studies.record(name).spec.get("task") == COMMAND else "package"
     return Download(model_archive(studies, name, ModelQuestion(point=point, format=form)))
 
@@ -191,9 +187,6 @@ def cancel_trial(studies: Studies, name: str, number: str) -> Response:
     """Stop a trial permanently. The study continues."""
     studies.cancel_trial(name, number)
     return to(f"/studies/{quote(name)}")
-
-
-_KINDS = ("user", "project")
 
 
 @router.get("/spend")
@@ -213,7 +206,7 @@ def set_limit(request: Request, studies: Studies, form: Form) -> Response:
     """Limit the spending of a user or a project. An empty value removes the limit."""
     try:
         kind, name = form.get("kind", ""), form.get("name", "")
-        if kind not in _KINDS:
+        if kind not in {"user", "project"}:
             raise SpecError("form", ("kind",), found(kind, "user, project"))
         body = filled_in(LimitBody, {"usd": form.get("usd") or None})
         if not name:
@@ -239,7 +232,7 @@ def _tokens_page(request: Request, context: Any, problem: str = "", status: int 
 
 @router.post("/tokens")
 def new_token(request: Request, context: AdminContext, form: Form) -> Response:
-    """Create a token, and show it in this answer only."""
+    """Create a token, shown only in this answer."""
     try:
         body = filled_in(TokenBody, {**form, "days": form.get("days") or None})
     except UserError as error:
@@ -249,12 +242,12 @@ def new_token(request: Request, context: AdminContext, form: Form) -> Response:
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke(context: AdminContext, token_id: int) -> Response:
-    """Revoke a token, and return to the list of tokens."""
+    """Revoke a token."""
     revoke_token(context, token_id)
     return to("/tokens")
 
 
 @router.post("/tokens/{token_id}/rotate")
 def rotate(request: Request, context: AdminContext, token_id: int) -> Response:
-    """Create a token that replaces another token, and show it in this answer only."""
+    """Create a token that replaces another token, shown only in this answer."""
     return _tokens_page(request, context, made=rotate_token(context, token_id, RotationBody()))

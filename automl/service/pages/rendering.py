@@ -1,4 +1,4 @@
-"""Renders pages from templates that escape every value, and errors as pages of one line."""
+"""Renders pages from templates that escape all values, and errors as one line."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -28,10 +28,11 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
 )  # fmt: skip
 """HTTP status by error type; the first match counts."""
 MOST_FIELDS = 100
+RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by status
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error in one line, without passwords."""
+    """Return an error's message in one line, without passwords."""
     return redact(" ".join(str(error).split()))
 
 
@@ -59,11 +60,8 @@ def rendered(name: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(name).render(values)
 
 
-RETRY_SECONDS = {429: "10", 503: "2"}  # seconds for the header Retry-After, by status
-
-
 def refusal(accept: str, status: int, detail: str) -> Response:
-    """Return an error as JSON, or as a page if the header Accept asks for HTML. Works without an identity."""
+    """Return an error as JSON, or as a page if the header Accept asks for HTML."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     headers |= {"Retry-After": RETRY_SECONDS[status]} if status in RETRY_SECONDS else {}
     if "text/html" not in accept:
@@ -73,12 +71,12 @@ def refusal(accept: str, status: int, detail: str) -> Response:
 
 
 def to(path: str) -> Response:
-    """Redirect the browser to another page after a form."""
+    """Redirect to another page after a form."""
     return RedirectResponse(path, status_code=303)
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """Return the fields of a submitted form. Of a repeated field, the last value counts."""
+    """Return a submitted form's fields. The last value of a repeated field counts."""
     try:
         text = (await request.body()).decode("utf-8")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
@@ -88,10 +86,10 @@ async def form_of(request: Request) -> Mapping[str, str]:
 
 
 class PageRoute(APIRoute):
-    """A route that shows its errors as pages."""
+    """A route that shows errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a handler that shows user errors as a page of one line."""
+        """Return a handler that shows user errors as pages."""
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -126,5 +124,5 @@ def _environment() -> jinja2.Environment:
 
 
 def moment(seconds: float | None) -> str:
-    """Format a time in seconds since 1970 for people, in UTC."""
+    """Format a time (seconds since 1970) in UTC."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,4 +1,4 @@
-// What goes on by itself on the service's pages: parts that are renewed, and uploads. All else works without it.
+// Renews live parts of the pages, and sends uploads. Everything else works without JavaScript.
 "use strict";
 
 const place = document.querySelector("[data-live]");
@@ -38,7 +38,7 @@ async function look() {
       renew(part, html);
     }
   } catch {
-    // the service does not answer now; the next look comes
+    // the service does not answer now: the timer tries again
   } finally {
     asking = false;
   }
@@ -59,7 +59,7 @@ upload?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const file = document.getElementById("chosen").files[0], status = document.getElementById("upload-status");
   if (!file) return;
-  status.textContent = `${file.name} is on its way.`;
+  status.textContent = `${file.name} is being uploaded.`;
   try {
     const answer = await fetch(`/api/v1/uploads?name=${encodeURIComponent(file.name)}`, {
       method: "POST", body: file, headers: {"Content-Type": "application/octet-stream"},
@@ -68,6 +68,6 @@ upload?.addEventListener("submit", async (event) => {
     if (answer.ok) location.assign(upload.dataset.after + encodeURIComponent(told.name));
     else status.textContent = told.detail;
   } catch {
-    status.textContent = "The upload was cut off. Is the file too large, or the service away?";
+    status.textContent = "The upload was cut off: the file may be too large, or the service may be away. Try again.";
   }
 });

@@ -1,4 +1,4 @@
-"""Data of the study page: texts and numbers from the store's last commit."""
+"""Data of the study page, from the store's last commit."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ MOST_TRIALS = 30  # most trials in each table, the latest; the report has all
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyView:
-    """Data of the study page. Fields are empty or None if their value is unknown or does not exist."""
+    """Data of the study page. Unknown values are empty or None."""
 
     job: Job
     money: str
@@ -43,12 +43,12 @@ class StudyView:
 
     @property
     def has_baselines(self) -> bool:
-        """True if the models are compared with baselines."""
+        """True if models are compared with baselines."""
         return any(one.baseline for one in self.kept)
 
     @property
     def is_over(self) -> bool:
-        """True if the job has ended permanently, and can be deleted."""
+        """True if the job has ended, and can be deleted."""
         return self.job.state in OVER
 
     @property
@@ -89,7 +89,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
 
 
 def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
-    """Return table rows of trials: number, state, epochs, objectives in the spec's order, cost and reason."""
+    """Return table rows of trials, with objectives in the spec's order."""
     planned = mapping(record.spec.get("training")).get("epochs")
     return [
         {
@@ -118,7 +118,7 @@ def _money(job: Job) -> tuple[str, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendingLine:
-    """Spending of a user or project. With a limit, `promised_usd` is the money that running jobs may still spend."""
+    """Spending of a user or project. `promised_usd`: money that running jobs may still spend, if a limit is set."""
 
     kind: str
     name: str
@@ -129,7 +129,7 @@ class SpendingLine:
 
 
 def spending(jobs: Sequence[Job], accounts: Mapping[tuple[str, str], Mapping[str, float]]) -> list[SpendingLine]:
-    """Return the spending of users and projects, projects first, in descending order."""
+    """Return the spending of projects, then of users, largest first."""
     sums: dict[tuple[str, str], list[Job]] = {place: [] for place in accounts}
     for job in jobs:
         sums.setdefault(("project", job.project), []).append(job)

@@ -1,4 +1,4 @@
-"""The page for submitting a study: from an uploaded table, a form, or YAML."""
+"""Page to submit a study: from an uploaded table, a form, or YAML."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,11 +48,18 @@ _EXAMPLES = {
     "space": "YAML, such as learning_rate: {type: float, low: 0.001, high: 1, log: true}; the task's own if empty",
 }
 """Examples for YAML fields, more helpful than the schema."""
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+Studies = Annotated[TeamStudies, Depends(studies_of)]
+Context = Annotated[ServiceContext, Depends(service_of)]
+Form = Annotated[Mapping[str, str], Depends(form_of)]
+WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
+_CHANGED_BY_FORM = ("study", "training:", "budget:")
+"""First words of notes about choices that fields of the page can change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field of the form. `default` is the value of an empty field, as text."""
+    """A field of the form. `default` is the text shown for an empty field."""
 
     key: str
     label: str
@@ -64,7 +71,7 @@ class Field:
 
 @cache
 def fields(keys: tuple[str, ...]) -> tuple[Field, ...]:
-    """Return form fields for keys of the spec, in their order."""
+    """Return the form fields of keys of the spec."""
     schema = StudySpec.model_json_schema()
     return tuple(_field(schema, key) for key in keys)
 
@@ -88,7 +95,7 @@ def _field(schema: Mapping[str, Any], key: str) -> Field:
 
 
 def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec that a submitted form describes, without empty fields."""
+    """Return the spec of a submitted form, without empty fields."""
     spec: dict[str, Any] = {}
     for key in (*SHOWN, *FURTHER):
         text = given.get(key, "")
@@ -101,7 +108,7 @@ def spec_of(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def offered_tasks(code_folders: Mapping[str, Path]) -> list[str]:
-    """Return the names of built-in tasks, and of tasks in files of the code folders, which are parsed but not run."""
+    """Return the names of built-in tasks, and of tasks in the code folders, whose files are parsed but not run."""
     own = (name for folder in code_folders.values() for name in _defined_in(folder))
     return [*built_in_tasks(), *dict.fromkeys(own)]
 
@@ -111,19 +118,9 @@ def _defined_in(folder: Path) -> Iterator[str]:
         yield from (f"{path.stem}:{name}" for name in sorted(names_defined_in(path)) if not name.startswith("_"))
 
 
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-Studies = Annotated[TeamStudies, Depends(studies_of)]
-Context = Annotated[ServiceContext, Depends(service_of)]
-Form = Annotated[Mapping[str, str], Depends(form_of)]
-WAYS = {"table": "From a table", "form": "Form", "yaml": "YAML"}
-_TABLE_BUDGET = ("usd", "hours", "trials")
-_CHANGED_BY_FORM = ("study", "training:", "budget:")
-"""First words of notes on choices that the page's fields can change."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picked:
-    """A study as the user has filled it in. `code` is the name of its code folder, or None."""
+    """A study as filled in by the user. `code` names its code folder, or is None."""
 
     spec: dict[str, Any] | str
     code: str | None = None
@@ -132,7 +129,7 @@ class Picked:
 
 @router.get("/submit")
 def submit_page(request: Request, studies: Studies, context: Context) -> Response:
-    """Show the form for one way to submit a study, which `how` names. `file` is an uploaded table."""
+    """Show the form of the query's `how` (a key of `WAYS`), for its `file`, an uploaded table."""
     studies.check_may_write()
     return _submit_page(request, context, dict(request.query_params))
 
@@ -205,7 +202,9 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
     if form.get("test"):
         options["test_data"] = str(uploads.path_of(form["test"]))
     changes = [line.strip() for line in form.get("changes", "").splitlines() if line.strip()]
-    given = spec_of({f"budget.{key}": form.get(key, "") for key in _TABLE_BUDGET} | _own_keys(form))
+    own = {"study": form.get("study", ""), "resources.slots": form.get("slots", "")}
+    own |= {"training.epochs": form.get("epochs", "")}
+    given = spec_of({f"budget.{key}": form.get(key, "") for key in ("usd", "hours", "trials")} | own)
     named = {"train": options["data"], "target": options["target"]}
     draft: dict[str, Any] = {"study": "table", "task": "tabular", "task_options": named, "objectives": ["val_error"]}
     # The operator's rules come before the table is read, since changes may name other files.
@@ -218,11 +217,6 @@ def _from_table(uploads: Uploads, studies: TeamStudies, form: Mapping[str, str])
     spec["budget"] = {**spec.get("budget", {}), **given.pop("budget", {})}
     told = tuple(note for note in notes if note.partition(" ")[0] not in _CHANGED_BY_FORM)
     return Picked(spec={**spec, **given}, notes=told)
-
-
-def _own_keys(form: Mapping[str, str]) -> dict[str, str]:
-    own = {"study": form.get("study", ""), "resources.slots": form.get("slots", "")}
-    return own | {"training.epochs": form.get("epochs", "")}
 
 
 @router.post("/uploads/{name}/delete")

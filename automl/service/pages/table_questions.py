@@ -1,4 +1,4 @@
-"""Reads uploaded tables in a separate process, because a file may be hostile or expand very far."""
+"""Reads uploaded tables in a separate process, because a file may be hostile or huge."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _PREVIEW = Kind.of("preview", seconds=30.0, too_late="the first rows took longer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableHead:
-    """The columns and first rows of a table. `problem` says why the table cannot be read, or is empty."""
+    """Columns and first rows of a table. `problem` says why it cannot be read, or is empty."""
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
@@ -33,7 +33,7 @@ class TableHead:
 
 
 def head_of(file: Path) -> TableHead:
-    """Return the columns and first rows of a table, or the problem of a file that cannot be read."""
+    """Return the columns and first rows of a table, or its problem."""
     about = file.stat()
     try:
         return _head(str(file), about.st_mtime_ns, about.st_size)
@@ -49,7 +49,7 @@ def _head(file: str, _changed_ns: int, _bytes: int) -> TableHead:
 
 
 def table_spec(options: dict[str, str], changes: Sequence[str], folder: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a spec for a table, and notes on the choices. Raises UserError if it is unreadable or lacks the column.
+    """Return a spec for a table, and notes on choices. Raises UserError if the table is unreadable or lacks the target.
 
     `options` and `changes` are the options and `--set` values of `launch --task tabular`.
     """
@@ -112,7 +112,7 @@ def _chosen_spec(options: dict[str, str], changes: Sequence[str], folder: str) -
 
 
 def main() -> None:
-    """Answer the question on stdin, and print the answer as one line of JSON."""
+    """Print the answer to the question on stdin as one line of JSON."""
     question = json.load(sys.stdin)
     with telling():
         head = question.get("head")

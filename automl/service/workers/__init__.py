@@ -1,1 +1,1 @@
-"""Workers, which take jobs from the queue and run each in a separate process."""
+"""Workers: they take jobs from the queue, and run each job in a process."""

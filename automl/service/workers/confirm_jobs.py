@@ -1,7 +1,7 @@
 """Confirms models through the queue: each confirmation is a job with its own budget, on a worker's slots.
 
-The study's ledger charges the trainings as `confirm`. The job's user and project pay, since the charges' lease names
-the job. The job's budget, minus the cost of earlier runs, caps each run.
+The study's ledger charges the trainings as `confirm`. The job's user and project pay. The job's budget, minus the cost
+of earlier runs, caps each run.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from automl.confirming import chosen_points, confirm, expected
-from automl.service.http_errors import ConflictError, ForbiddenError
+from automl.service.http_errors import ConflictError
 from automl.service.subprocess_questions import answer_of, telling
 from automl.service.team_studies import TeamStudies
 from automl.stored.open_store import from_store
@@ -27,12 +27,10 @@ from studies.storage.study_store import Store
 
 
 def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Return the trainings that a confirmation would run, and their expected cost.
+    """Return the trainings of a confirmation, and their expected cost.
 
-    Raises:
-        UserError: There is no such study or model, or the study has not started.
-        ConflictError: The study has not ended, or its code took too long.
-        BusyError: Too many checks are running.
+    Raises UserError if study or model do not exist, ConflictError if the study has not ended or its code takes too
+    long, BusyError if too many checks are running.
     """
     _confirmable(studies, name)
     asked = json.dumps({"study": studies.started(name), "points": list(points), "seeds": seeds})
@@ -42,13 +40,10 @@ def check(studies: TeamStudies, name: str, points: Sequence[str], seeds: int) ->
 def submit(studies: TeamStudies, name: str, points: Sequence[str], seeds: int, usd: float) -> Job:
     """Queue the trainings that confirm models. Names such as `best` are resolved now, because they may change.
 
-    Raises:
-        ForbiddenError: The caller may only read.
-        ConflictError: The study has not ended, or is already being confirmed.
-        StoreError: There is no such model.
+    Raises ForbiddenError if the caller may only read, ConflictError if the study has not ended or is being confirmed
+    already, StoreError if a model does not exist.
     """
-    if studies.identity.role == "viewer":
-        raise ForbiddenError("role: a viewer may only read. Ask a member or an admin")
+    studies.check_may_write()
     job = _confirmable(studies, name)
     record = studies.record(name)
     resources = mapping(record.spec.get("resources"))
@@ -94,7 +89,7 @@ def _confirmable(studies: TeamStudies, name: str) -> Job:
 
 
 def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOutcome, str]:
-    """Run the trainings of a confirm job, on the slots and with the money of this run."""
+    """Run the trainings of a confirm job, with this run's slots and money."""
     asked, job_folder = queue.spec_of(job)
     study = str(asked["study"])
     if job.run is None or job.run.cap_nano_usd is None:
@@ -106,7 +101,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
             slots=study_slots(job), job_id=job.id,
             most_nano_usd=lambda: cap - queue.require(job.study).spent_nano_usd,
         )  # fmt: skip
-    except SpentError as error:  # trainings until now count
+    except SpentError as error:  # trainings until now are charged and stored
         refresh(queue.store, study, Path(job_folder))
         return "failed", str(error)
     failed = [row for row in done["trials"] if all(run["failure"] for run in row["runs"])]
@@ -114,7 +109,7 @@ def run_confirm_job(queue: JobQueue, job: Job, log: Callable[..., None]) -> tupl
 
 
 def main() -> None:
-    """Print the expected cost of the confirmation that stdin describes, as one line of JSON."""
+    """Print the expected cost of the confirmation on stdin as one line of JSON."""
     asked = json.loads(sys.stdin.read())
     with telling():
         found = expected(Store(os.environ["AUTOML_STORE"]), asked["study"], asked["points"], seeds=asked["seeds"])

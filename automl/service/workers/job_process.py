@@ -1,8 +1,8 @@
-"""Process that runs one job of the queue, on its slots and with its money, and stores the outcome.
+"""Process that runs one job of the queue with its slots and money, and stores the outcome.
 
     python -m automl.service.workers.job_process RUN_ID        with the store's URL in AUTOML_STORE
 
-When the worker that started it dies, this process gets SIGTERM and stops with checkpoints; another worker continues.
+When its worker dies, this process gets SIGTERM, and stops with checkpoints; another worker continues.
 """
 
 import ctypes
@@ -30,21 +30,20 @@ from search_spaces.messages import StoppedError, UserError
 from studies.queueing.job_queue import JobQueue
 from studies.queueing.jobs import Job, RunOutcome, study_slots
 from studies.records.records import NANO
-from studies.spec.study_spec import StudySpec
 from studies.storage.schema.engine import StoreAwayError, StoreError
 from studies.storage.study_store import Store
 from studies.storage.writing.retrying import is_away, retry
 
 WORKER_PID = "AUTOML_WORKER_PID"  # environment variable with the process id of the worker
 STORE_AWAY, INTERRUPTED = 75, 130
-"""Exit codes of a process that could not store its outcome: the store was unreachable, or it was terminated."""
+"""Exit codes without a stored outcome: the store was away, or the process was terminated."""
 MARGIN_SECONDS, MARGIN_SHARE = 1.0, 0.005
-"""Seconds of pool time left unspent below a cap, and their largest share of the run's money."""
+"""Seconds of pool time kept unspent below a cap, and their largest share of the run's money."""
 _PR_SET_PDEATHSIG = 1
 
 
 def run(store: Store, run_id: int) -> RunOutcome:
-    """Run the study of a job until its end. DBAPIError and StoreAwayError mean that another run should continue."""
+    """Run a job's study until its end. After DBAPIError or StoreAwayError, another run must continue."""
     queue = JobQueue(store)
     job = next((one for one in queue.jobs(states=("running",)) if one.run is not None and one.run.id == run_id), None)
     if job is None:
@@ -80,7 +79,7 @@ def _driven(queue: JobQueue, job: Job, log: Callable[..., None]) -> tuple[RunOut
     watcher = Watcher(on_commit=chronicle.on_commit, say=log, warn=lambda line: log(line, level="warning"))
     prepared = _prepared(queue, job)
     row = queue.store.study_row(job.study)
-    if row is None:  # a stored study may have another budget than at its launch
+    if row is None:  # a stored study keeps its spec, whose budget may have changed since its launch
         row = find_or_create(queue.store, with_earlier(prepared))
     for warning in prepared.warnings:
         watcher.warn(warning)
@@ -94,16 +93,13 @@ def _prepared(queue: JobQueue, job: Job) -> Prepared:
     row = queue.store.study_row(job.study)
     submitted, base_folder = queue.spec_of(job)
     spec = from_store(submitted if row is None else row.spec, job.study)
-    return prepare(_placed(spec, queue, job), source=job.study, base_folder=Path(base_folder))
-
-
-def _placed(spec: StudySpec, queue: JobQueue, job: Job) -> StudySpec:
     resources = spec.resources.model_copy(update={"slots": study_slots(job)})
-    return spec.model_copy(update={"store": queue.store.url, "resources": resources})
+    spec = spec.model_copy(update={"store": queue.store.url, "resources": resources})
+    return prepare(spec, source=job.study, base_folder=Path(base_folder))
 
 
 def _within(prepared: Prepared, job: Job) -> Prepared:
-    """Return the study with the run's money as its budget, while the stored budget stays unchanged."""
+    """Return the study with the run's money as its budget. The stored budget stays unchanged."""
     cap = None if job.run is None else job.run.cap_nano_usd
     if cap is None:
         return prepared
@@ -114,7 +110,7 @@ def _within(prepared: Prepared, job: Job) -> Prepared:
 
 
 def _margin(rest_nano_usd: int, prepared: Prepared) -> int:
-    """Return the nano-dollars to hold back, because a busy machine may release devices late."""
+    """Return the nano-dollars to keep back, because a busy machine may release devices late."""
     per_second = prepared.place.slots * prepared.place.usd_per_slot_hour * NANO / 3600.0
     return round(min(MARGIN_SECONDS * per_second, MARGIN_SHARE * rest_nano_usd))
 
@@ -132,14 +128,14 @@ def _outcome(queue: JobQueue, job: Job, ended: Outcome) -> tuple[RunOutcome, str
 
 
 def outcome_of_closed(job: Job, stop_reason: str | None) -> RunOutcome:
-    """Return the outcome of a closed study: "capped" if its owner's money ran out, "done" if its own budget did."""
+    """Return a closed study's outcome: "capped" if its owner's money ran out before its budget, else "done"."""
     cap = None if job.run is None else job.run.cap_nano_usd
     is_capped = stop_reason == "budget_usd" and cap is not None and cap != job.limit_nano_usd
     return "capped" if is_capped else "done"
 
 
 def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOutcome:
-    """Return the outcome of an interrupted run, or of a run that `automl stop` ended."""
+    """Return the outcome of a run that was interrupted, or ended by `automl stop`."""
     match queue.require(job.study).request:
         case "stop":
             return "stopped"
@@ -150,14 +146,14 @@ def _when_interrupted(queue: JobQueue, job: Job, *, was_stopped: bool) -> RunOut
 
 
 def drain_when_worker_dies() -> None:
-    """Ask the kernel to send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    """Let the kernel send SIGTERM to this process when the worker dies (Linux: prctl(2), PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != int(os.environ.get(WORKER_PID, os.getppid())):  # the worker died before this call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
-    """Run the job whose run id is the only command-line argument."""
+    """Run the job of the run id in the command line."""
     try:
         with interrupting_signals():  # until the controller takes them as drain requests
             drain_when_worker_dies()

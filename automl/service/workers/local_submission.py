@@ -1,4 +1,4 @@
-"""Queues a study for a user of this machine, with the user's own code and paths."""
+"""Queues a study of this machine's user, with the user's own code and paths."""
 
 from collections.abc import Sequence
 from pathlib import Path

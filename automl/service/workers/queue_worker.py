@@ -1,4 +1,4 @@
-"""A worker: polls the queue, and runs each job in a separate process on some of the worker's slots."""
+"""A worker: polls the queue, and runs each job in a process on some of its slots."""
 
 import os
 import signal
@@ -25,9 +25,16 @@ from studies.storage.leases.dead_pools import settle_left
 from studies.storage.study_store import Store, StoreError
 from studies.storage.writing.retrying import is_away
 
+POLL_SECONDS = 1.0
+BEAT_SECONDS = 2.0
+LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
+"""Heartbeat gap in seconds after which other workers' heartbeats may have expired, too."""
+AWAY_SECONDS = 30.0
+"""Seconds to pause after a process could not reach the store: the next start would probably fail, too."""
+
 
 def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
-    """Charge the last costs of jobs whose process is gone, after running controllers had time to renew their leases."""
+    """Charge the last costs of jobs whose process is gone, after living controllers had time to renew leases."""
     with store.snapshot() as connection:
         left = left_studies(connection)
     for study_id in left:
@@ -36,14 +43,6 @@ def settle_left_pools(store: Store, log: Callable[..., None]) -> None:
             settle_left(store, study_id, at_once=True)
         except (StoreError, RunError) as error:  # deleted or taken over since, or its rows are damaged
             log(f"the last seconds of a dead controller are not charged: {error}", level="warning", study_id=study_id)
-
-
-POLL_SECONDS = 1.0
-BEAT_SECONDS = 2.0
-LONGEST_GAP_SECONDS = 0.5 * EXPIRY_SECONDS
-"""Heartbeat gap in seconds after which other workers' heartbeats may have expired in the same outage."""
-AWAY_SECONDS = 30.0
-"""Seconds to pause after a process could not reach the store, since the next start would probably fail, too."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,7 +56,7 @@ class _Running:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Runs jobs of a store until `leave` is called. `devices` has a GPU id for each slot, or is empty on CPUs."""
+    """Runs jobs of a store until `leave`. `devices` has a GPU id per slot, or is empty on CPUs."""
 
     queue: JobQueue
     name: str
@@ -76,22 +75,22 @@ class Worker:
     _problem: str = field(default="", init=False)
 
     def leave(self, reason: str) -> None:
-        """Take no more jobs, stop running jobs with checkpoints, and end. Signal handlers may call this."""
+        """Take no more jobs, stop running jobs with checkpoints, and end. Safe in signal handlers."""
         del reason
         self._leaves = True
 
     def run(self) -> None:
-        """Run jobs until `leave` is called and all jobs have stopped."""
+        """Run jobs until `leave` was called and all jobs have stopped."""
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._join()
         while not (self._leaves and not self._running):
             self._step_or_tell()
             time.sleep(POLL_SECONDS)
-        with suppress(DBAPIError):  # others notice by the missing heartbeat that it has gone
+        with suppress(DBAPIError):  # other workers see the missing heartbeat
             self.queue.leave(self._id)
 
     def _step_or_tell(self) -> None:
-        """Run `step`. A database error is logged once until a step succeeds, and jobs continue to run."""
+        """Run `step`. Logs a database error once until a step succeeds; jobs continue."""
         try:
             self.step()
         except DBAPIError as error:
@@ -104,7 +103,7 @@ class Worker:
             self._problem = ""
 
     def step(self) -> None:
-        """Renew the heartbeat, forward requests to jobs, collect ended jobs, and start the next jobs."""
+        """Renew the heartbeat, forward requests to jobs, collect ended jobs, start the next jobs."""
         if self._leaves:
             self._drain_all()  # before any step that needs the store, which may be unreachable
         self._collect()
@@ -124,13 +123,13 @@ class Worker:
             self._join()
 
     def _rests(self) -> bool:
-        """Return whether to take no jobs for now, because the store does not count slots of abandoned runs."""
+        """Return whether to take no jobs now. The store does not count the slots of abandoned runs."""
         is_given_up = any(running.is_given_up for running in self._running.values())
         return self._leaves or is_given_up or self.clock() < self._rests_until
 
     @property
     def _is_steady(self) -> bool:
-        """Return whether every running worker has had time for a heartbeat since the last outage of the store."""
+        """Return whether all workers have had time for a heartbeat since the last outage of the store."""
         return self.clock() - self._steady_since >= EXPIRY_SECONDS
 
     def _join(self) -> None:
@@ -141,10 +140,10 @@ class Worker:
     def _beat(self) -> None:
         gap_seconds, asked = self.queue.beat(self._id)
         self._beaten_at = self.clock()
-        if gap_seconds >= LONGEST_GAP_SECONDS:  # others could not reach the database either: let them beat first
+        if gap_seconds >= LONGEST_GAP_SECONDS:  # others could not reach it either: wait for their heartbeats
             self._steady_since = self._beaten_at
-        for run_id in asked.keys() - self._running.keys():  # the answer to its start, or to its failure, was lost
-            self.queue.end_run(run_id, "lost", "its worker has no process of it; it continues later")
+        for run_id in asked.keys() - self._running.keys():  # the database's answer to its start or end was lost
+            self.queue.end_run(run_id, "lost", "its worker has no process of the job; the job continues later")
         for run_id in self._running:
             if asked.get(run_id) is not None:
                 self._drain(run_id)
@@ -190,11 +189,11 @@ class Worker:
     def _environment(self, turn: Start) -> Mapping[str, str]:
         own = {"AUTOML_STORE": self.queue.store.url, WORKER_PID: str(os.getpid())}
         gpus = [self.devices[number] for number in turn.slot_numbers] if self.devices else []
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # with the device "auto" a job takes each GPU that it sees
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # with device "auto" a job takes all visible GPUs
         return {**os.environ, **own}
 
     def _collect(self) -> None:
-        """Record the end of jobs whose process has ended without storing an outcome itself."""
+        """Record the end of jobs whose process has ended. An outcome stored by the process itself stays."""
         for run_id, running in list(self._running.items()):
             code = running.process.poll()
             if code is None:
@@ -212,7 +211,7 @@ class Worker:
                 return outcome_of_closed(running.job, study.stop_reason), ""  # the request came after its end
             return "preempted", ""  # before its controller could drain
         if code == STORE_AWAY:
-            return "lost", "its process could not reach the store; it continues later"
+            return "lost", "its process could not reach the store; the job continues later"
         if code < 0:
             return "died", f"its process was ended by signal {-code}"
         return "failed", f"its process ended with exit code {code}; the worker's log has more"

@@ -1,4 +1,4 @@
-"""Log lines of workers and the service: one JSON object each, with study and trial."""
+"""Log lines of workers and service: a JSON object each, with study and trial."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def json_line(message: str, **fields: Any) -> str:
-    """Return a JSON log line without credentials: time, message, and given fields that are not None."""
+    """Return a JSON log line without credentials: time, message, and the fields that are not None."""
     trial = _TRIAL.match(message)
     known = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": redact(message)}
     if trial is not None:
@@ -25,7 +25,7 @@ def json_line(message: str, **fields: Any) -> str:
 
 
 def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
-    """Return a function that logs a message with the fields `always` and its own. The default stream is stderr."""
+    """Return a function that logs a message with the fields `always` and its own; by default to stderr."""
 
     def write(message: str, **fields: Any) -> None:
         line = json_line(message, **(always | fields))
@@ -36,7 +36,7 @@ def writer(stream: TextIO | None = None, **always: Any) -> Callable[..., None]:
 
 
 class JsonHandler(logging.Handler):
-    """Logging handler that writes records as JSON lines, with level, logger and traceback."""
+    """Logging handler that writes JSON lines, with level, logger and traceback."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()

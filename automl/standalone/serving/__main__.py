@@ -1,4 +1,4 @@
-"""`python -m predictor.serving MODEL`: runs the server without the rest of the project."""
+"""`python -m predictor.serving MODEL`: runs the server."""
 
 import argparse
 import sys

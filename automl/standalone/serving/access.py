@@ -1,4 +1,4 @@
-"""Access control: checks a request's token, or without tokens its host name, and times the request."""
+"""Access control: checks and times requests, by their token, or without tokens by their host name."""
 
 import hmac
 import json
@@ -17,18 +17,18 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health"})
-"""Paths without a token. Without a token, the OpenAPI document hides the model."""
+"""Paths without a token. The OpenAPI document then hides the model."""
 _PATHS = _OPEN_PATHS | {"/metrics", "/predict", "/predict/batch"}
 _KNOWN_HOSTS = 16
 
 
 def first_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the first value of each header, by lower-case header name."""
+    """Return the first value of each header, by lower-case name."""
     return dict(reversed(scope["headers"]))
 
 
 def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> bool:
-    """Return whether a request has the token, compared in constant time. True if no token is required."""
+    """Return whether a request has the token, compared in constant time. True without a token."""
     if token is None:
         return True
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
@@ -37,7 +37,7 @@ def brings_token(headers: Mapping[bytes, bytes], token: SecretStr | None) -> boo
 
 
 class Gate:
-    """An ASGI application that checks and records requests to another application."""
+    """ASGI application that checks and records requests to another application."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], settings: Settings, metrics: Metrics):
         self._app, self._token, self._metrics = app, settings.token, metrics
@@ -45,7 +45,7 @@ class Gate:
         self._knows_host = is_own if settings.is_open else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and forward it or answer with an error."""
+        """Check a request, then forward or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -70,7 +70,7 @@ class Gate:
     def _refused(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         headers = first_headers(scope)
         if self._knows_host is not None and not self._knows_host(headers.get(b"host", b"")):
-            # A web page can have its own name resolved to 127.0.0.1, and then read answers here ("DNS rebinding").
+            # DNS rebinding: a web page's own name can resolve to 127.0.0.1, and the page then reads answers here.
             return 403, "header Host: found another name, allowed: this machine's own, or use a token", []
         if self._knows_host is not None and not _is_same_site(headers):
             return 403, "header Origin: found another site, allowed: this server's own pages, or use a token", []
@@ -81,7 +81,7 @@ class Gate:
 
 
 def _is_same_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether no page of another site has sent the request. Browsers name such a page in a header."""
+    """Return whether the request is from no other site's page. Browsers name the page's site in a header."""
     origin = headers.get(b"origin")
     return origin is None or origin.partition(b"://")[2] == headers.get(b"host")
 

@@ -1,4 +1,4 @@
-"""The HTTP interface as an ASGI application, which receives rows and returns predictions."""
+"""The HTTP interface as an ASGI application."""
 
 import asyncio
 import json
@@ -28,16 +28,16 @@ from .served_model import ServedModel
 from .settings import Settings
 
 _KEYS: Mapping[str, str] = {"/predict": "row", "/predict/batch": "rows"}  # the only key of the body, by path
-_LARGE_BODY = 32_768  # bodies above this many bytes are parsed in a thread, to keep the event loop free
+_LARGE_BODY = 32_768  # images, and bodies above this many bytes, are parsed in a thread, to keep the event loop free
 _BODIES_TOGETHER = 4
-"""Bodies of the largest size in a worker's memory. Neither queue nor connections limit incoming bodies."""
+"""Bodies of the largest size in a worker's memory. Limits of queue and connections do not cover incoming bodies."""
 _REQUEST_ID = "x-request-id"
 _GIVEN_ID = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def make_app(settings: Settings, model: ServedModel) -> Gate:
-    """Return the application that a worker of the server runs."""
+    """Return the application of a worker."""
     endpoints = _Endpoints(settings, model)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=endpoints.lifespan)
     for path in _KEYS:
@@ -59,7 +59,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Run the model's thread, and replace the model when a newer one appears."""
+        """Run the model's thread, and follow newer models."""
         settings = self._settings
         self._batcher = Batcher(
             batch_rows=settings.batch_rows, wait_seconds=settings.batch_wait_ms / 1000, queue_rows=settings.queue_rows,
@@ -80,12 +80,12 @@ class _Endpoints:
         return HTMLResponse(docs_page.PAGE, headers=docs_page.HEADERS)
 
     async def openapi(self, request: Request) -> Response:
-        """Return the OpenAPI document. Only clients with access see columns and labels."""
+        """Return the OpenAPI document. Only clients with the token see columns and labels."""
         served = self._model.served if self._is_known(request) else None
         return json_reply(openapi_of(self._settings, served))
 
     async def health(self, request: Request) -> Response:
-        """Return the served model. Clients with access also see the error of a failed reload."""
+        """Return the served model. Only clients with the token see the error of a failed reload."""
         problem = self._model.problem or None
         if problem and not self._is_known(request):
             problem = "the newest model does not load; the server's log says why"
@@ -96,14 +96,14 @@ class _Endpoints:
         return Response(await asyncio.to_thread(exposition), headers={"content-type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
-        """Return predictions for one row or a list of rows, depending on the path, all by the current model."""
+        """Return predictions for a row or a list of rows, by path. All are by the same model."""
         served, key = self._model.served, _KEYS[request.scope["path"]]
         seconds = self._settings.timeout_seconds
         is_read = False
         try:
             async with asyncio.timeout(seconds), self._body(request) as body:
                 is_read = True
-                if served.is_slow_to_read or len(body) > _LARGE_BODY:
+                if served.model.rows.kind == "image" or len(body) > _LARGE_BODY:
                     rows = await asyncio.to_thread(self._rows, served, key, body)
                 else:
                     rows = self._rows(served, key, body)
@@ -123,7 +123,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the request's body. Its bytes count against a limit until the request is answered."""
+        """Yield the request's body. Its bytes count against a limit until the answer."""
         most = self._settings.body_bytes
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
@@ -153,7 +153,7 @@ class _Endpoints:
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return plain values as JSON, or an error if the values contain NaN or infinity."""
+    """Return values as JSON, or an error for NaN or infinity."""
     try:
         body = _ENCODE(content)
     except ValueError:
@@ -163,7 +163,7 @@ def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | Non
 
 
 async def _told(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)  # noqa: S101 - the handler is registered for it
+    assert isinstance(error, RequestError)  # noqa: S101 - the handler is registered for this class
     headers = None if error.retry_seconds is None else {"retry-after": str(error.retry_seconds)}
     return json_reply({"detail": str(error)}, error.status, headers)
 

@@ -1,7 +1,7 @@
 """Batches rows of several requests: while one thread runs the model, arriving rows form the next batch.
 
-If the last batch answered several requests, more are likely to follow. Then an idle thread waits for the same number of
-rows, or until a deadline counted from the first row's arrival.
+After a batch of several requests, more are likely to follow. Then an idle thread waits for the same number of rows, or
+until a deadline after the first row's arrival.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Result = list[Answer] | Exception
 
 
 class Watcher(Protocol):
-    """Interface that receives the size and the seconds of each batch."""
+    """Receives the size and seconds of each batch."""
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
         """Record that the model has predicted a batch."""
@@ -40,7 +40,7 @@ class _Job:
 
 
 class Batcher:
-    """Queue of rows for the model, and the thread that runs the model. Calls `on_broken` if the device fails."""
+    """Queue of rows, and the thread that runs the model. Calls `on_broken` if the device fails."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Batcher:
         self._thread.start()
 
     async def answers(self, served: Served, rows: Sequence[Encoded]) -> list[Answer]:
-        """Return a prediction for each row. Raises RequestError if the queue is full or the rows do not fit."""
+        """Return each row's prediction. Raises RequestError if the queue is full or the rows do not fit."""
         jobs = self._queued(served, rows)
         try:
             parts = await asyncio.gather(*[job.answered for job in jobs])

@@ -1,4 +1,4 @@
-"""HTTP/1.1 for clients that may be slow or hostile: uvicorn's server with limits on connections."""
+"""uvicorn's HTTP/1.1 server with limits on slow or hostile clients."""
 
 import logging
 import resource
@@ -11,26 +11,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .listening import BACKLOG
 
 MOST_CONNECTIONS = 2000
-"""Most connections of a process. A further one takes the place of the one that has waited longest for its client."""
-MOST_HEADS = 500
-"""Most connections that wait for a head; those that send it byte by byte take the processor time of others."""
+"""Most connections of a process. A further connection replaces the connection that waits longest for its client."""
+MOST_HEADS = 500  # most connections that wait for a head: heads sent byte by byte cost processor time
 SECONDS = {"head": 10.0, "body": 60.0, "reader": 30.0, "idle": 30.0}
-"""Most seconds for a head, for `_PROGRESS_BYTES` of a body, for a reader, and for the end of an idle connection."""
+"""Most seconds for a head, for `_PROGRESS_BYTES` of a body, for a client that reads, and of an idle connection."""
 _PROGRESS_BYTES = 2**14
 _READ_BYTES = 2**16
 _MOST_FILES = 65_536
 _heads: "dict[Connection, None]" = {}
 _others: "dict[Connection, None]" = {}
-"""Connections that wait for a head, and for something else of their client, longest first."""
+"""Connections that wait for a head, and that wait otherwise for their client, longest first."""
 
 
 class Connection(H11Protocol):
-    """A connection, which is closed if its client sends or reads too slowly."""
+    """A connection that closes if its client sends or reads too slowly."""
 
     _state, _received, _noted, _timer = "", 0, 0, None
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit for a request. With too many connections, close the one that has waited longest."""
+        """Start the time limit for a request. Of too many connections, close the longest waiting."""
         transport.max_size = _READ_BYTES
         super().connection_made(transport)
         self._settle()
@@ -56,12 +55,12 @@ class Connection(H11Protocol):
         self._settle()
 
     def pause_writing(self) -> None:
-        """Start the time limit for a client that reads too slowly."""
+        """Start the time limit for a slow reader."""
         super().pause_writing()
         self._settle()
 
     def resume_writing(self) -> None:
-        """End the time limit for reading, because the client has read."""
+        """End the time limit for reading."""
         super().resume_writing()
         self._settle()
 
@@ -80,7 +79,7 @@ class Connection(H11Protocol):
                 self._wait()
 
     def leave(self, state: str) -> None:
-        """Stop the current wait and its time limit, and change to another state."""
+        """Stop the time limit, and change to another state."""
         self._state = state
         _heads.pop(self, None)
         _others.pop(self, None)
@@ -99,10 +98,10 @@ class Connection(H11Protocol):
 
 
 class LimitedServer(Server):
-    """uvicorn's server with a long queue of connections that wait to be accepted."""
+    """uvicorn's server with a long queue of connections to accept."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen for connections. uvicorn's `backlog` is here the number of connections accepted at a time."""
+        """Listen. uvicorn's `backlog` is here the number of connections accepted at a time."""
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
@@ -111,15 +110,14 @@ class LimitedServer(Server):
 def limits(*, together: int) -> dict[str, Any]:
     """Return options of uvicorn for `LimitedServer`. Invalid requests are not logged, because anybody can send many.
 
-    Args:
-        together: Number of connections accepted at a time: 1 lets workers of one port share them evenly.
+    `together` is the number of connections accepted at a time: 1 lets workers of a port share them evenly.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return {"http": Connection, "ws": "none", "backlog": together, "access_log": False, "server_header": False}
 
 
 def most_connections() -> int:
-    """Return the largest number of connections that leaves enough file descriptors for other uses."""
+    """Return the most connections that leave file descriptors for other uses."""
     return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 

@@ -1,4 +1,4 @@
-"""The page at /docs: the API, an example to edit and send, and a field for the token. Uses no other sites."""
+"""The page at /docs: the API, with examples to edit and send. Uses no other sites."""
 
 import base64
 import hashlib
@@ -118,4 +118,4 @@ HEADERS = {
     f"script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 }
-"""Headers of the page, which allow only its own script."""
+"""Headers that allow only the page's own script."""

@@ -6,7 +6,7 @@ class ServeError(Exception):
 
 
 class RequestError(Exception):
-    """A request fails. `retry_seconds` is the value of the header Retry-After, or None if a retry cannot succeed."""
+    """A request fails. `retry_seconds` is the header Retry-After, or None if a retry cannot succeed."""
 
     def __init__(self, status: int, message: str, retry_seconds: int | None = None) -> None:
         super().__init__(message)

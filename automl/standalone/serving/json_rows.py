@@ -1,4 +1,4 @@
-"""Parses JSON request bodies, `{"row": ROW}` or `{"rows": [ROW, ...]}`, and checks rows before they are encoded."""
+"""Parses JSON bodies, `{"row": ROW}` or `{"rows": [ROW, ...]}`, and checks their rows."""
 
 import base64
 import binascii
@@ -20,9 +20,9 @@ UNPROCESSABLE = 422
 
 
 def rows_in(body: bytes, key: str, most: int, kind: str = "") -> list[Any]:
-    """Return the rows of a UTF-8 body, under the key "row" or "rows"; for texts also "text" or "texts".
+    """Return the rows of a UTF-8 body. Raises RequestError for other content than at most `most` rows.
 
-    Raises RequestError for other content. `kind` is the kind of the model's rows.
+    `key` is "row" or "rows"; `kind` is the kind of the model's rows.
     """
     content = _json(body)
     keys = keys_of(key, kind)
@@ -41,12 +41,12 @@ def rows_in(body: bytes, key: str, most: int, kind: str = "") -> list[Any]:
 
 
 def keys_of(key: str, kind: str) -> tuple[str, ...]:
-    """Return the keys that a body may use instead of `key`, which depend on the kind of the model's rows."""
+    """Return the keys that a body may use: `key`, and for texts also "text" or "texts"."""
     return (key, {"row": "text", "rows": "texts"}[key]) if kind == "text" else (key,)
 
 
 def encoded_rows(rows: list[Any], by: Rows) -> list[Encoded]:
-    """Encode rows of JSON for the model. Raises RequestError, which names the first row that does not fit."""
+    """Encode rows for the model. Raises RequestError for the first row that does not fit."""
     prepare = _PREPARE[by.kind]
     found = []
     for number, row in enumerate(rows):
@@ -122,7 +122,7 @@ def _text_row(row: Any, number: int) -> Any:
 
 
 def _image_row(row: Any, number: int) -> bytes:
-    """Return the bytes of an image file, never a string, which the encoder would open as a path."""
+    """Return an image file's bytes, never a string: the encoder would open it as a path."""
     where, allowed = f"row {number + 1}", "the content of an image file in base64"
     if not isinstance(row, str):
         raise InputError(number, f"{where}: found {_kind(row)}, allowed: {allowed}")
@@ -142,7 +142,7 @@ def _image_row(row: Any, number: int) -> bytes:
 
 
 def _array_row(row: Any, number: int) -> Any:
-    """Check that the numbers in nested lists all have the same depth. Otherwise their shape would be misread."""
+    """Check that all numbers in nested lists have the same depth, or their shape would be misread."""
     level = [row]
     while isinstance(level[0], list):
         if not all(isinstance(one, list) and one for one in level):

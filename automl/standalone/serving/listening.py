@@ -1,4 +1,4 @@
-"""Opens the socket of all workers, and checks names and addresses of this machine."""
+"""Opens the socket of all workers, and checks addresses of this machine."""
 
 import ipaddress
 import socket
@@ -9,7 +9,7 @@ BACKLOG = 2048
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises ServeError if the address is unavailable."""
+    """Return a listening socket. Raises ServeError for an unavailable address."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, where = found[0]
@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(header: str, own: str) -> bool:
-    """Return whether the header Host names loopback or the server, and not a foreign name (DNS rebinding)."""
+    """Return whether the header Host names loopback or the server (else: DNS rebinding)."""
     before, colon, port = header.lower().rpartition(":")
     bare = (before if colon and port.isdecimal() else header.lower()).strip("[]")
     return not bare or bare == own or is_loopback(bare)

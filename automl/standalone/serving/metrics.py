@@ -1,4 +1,4 @@
-"""Prometheus metrics of all workers, summed in PROMETHEUS_MULTIPROC_DIR. `serve` sets this variable first."""
+"""Prometheus metrics of all workers, summed in PROMETHEUS_MULTIPROC_DIR, which `serve` sets first."""
 
 import functools
 
@@ -40,7 +40,7 @@ class Metrics:
         self._request_timer(path).observe(seconds)
 
     def ran(self, version: str, rows: int, seconds: float) -> None:
-        """Record that the model has predicted a batch."""
+        """Record a predicted batch."""
         self._answer_counter(version).inc(rows)
         self._batch_observer(version).observe(rows)
         self._model_timer(version).observe(seconds)
@@ -66,5 +66,5 @@ def exposition() -> bytes:
 
 
 def worker_ended(pid: int, folder: str) -> None:
-    """Delete the gauges of an ended worker, but not its counters."""
+    """Delete an ended worker's gauges. Its counters stay."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -42,11 +42,13 @@ _RETRIED = ("429", "503")
 
 
 def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
-    """Return the document for a model, or (None) a generic document without name, columns and labels."""
+    """Return a model's document, or (None) a generic document without name, columns and labels."""
     about = "Predicts rows with a trained model. `model` in an answer names the version that predicted."
     if served is None:
         about += " With the token this document has the form of rows and predictions, and examples."
     manifest: Mapping[str, Any] = {} if served is None else served.model.manifest
+    detail = {"type": "string", "description": "One line that names the place, what was found and what is allowed."}
+    error = _OBJECT | {"properties": {"detail": detail}, "required": ["detail"]}
     row = row_schema(manifest.get("rows"))
     answer = answer_schema(manifest.get("answers"))
     document: dict[str, Any] = {
@@ -62,7 +64,7 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
             "/health": {"get": _health()},
             "/metrics": {"get": _metrics(settings)},
         },
-        "components": {"schemas": {"Row": row, "Answer": answer, "Error": _error()}},
+        "components": {"schemas": {"Row": row, "Answer": answer, "Error": error}},
     }
     if not settings.is_open:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -71,7 +73,7 @@ def openapi_of(settings: Settings, served: Served | None) -> dict[str, Any]:
 
 
 def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a row with an example, from the manifest's `rows`."""
+    """Return the JSON schema of the manifest's `rows`, with an example."""
     if form is None:
         return {"description": "A row as the model takes it."}
     if form["kind"] == "table":
@@ -86,7 +88,7 @@ def row_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def answer_schema(form: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the JSON schema of a prediction without its version, from the manifest's `answers`."""
+    """Return the JSON schema of the manifest's `answers`."""
     kind = None if form is None else form["kind"]
     number = {"type": "number"}
     properties: dict[str, Any] = {"outputs": {"description": "The model's outputs, unchanged."}}
@@ -226,11 +228,6 @@ def _response(what: str, schema: Any, example: Any = None) -> dict[str, Any]:
     if example is not None:
         content["example"] = example
     return {"description": what, "content": {"application/json": content}}
-
-
-def _error() -> dict[str, Any]:
-    detail = {"type": "string", "description": "One line that names the place, what was found and what is allowed."}
-    return _OBJECT | {"properties": {"detail": detail}, "required": ["detail"]}
 
 
 def _reference(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Runs gunicorn with uvicorn workers: owns the port, starts workers, and replaces workers that end."""
+"""Runs gunicorn with uvicorn workers: owns the port, starts workers, and replaces ended workers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .sources import Source
 if TYPE_CHECKING:
     from .served_model import ServedModel
 
-_FIGURES = "PROMETHEUS_MULTIPROC_DIR"  # folder of shared metrics, a variable that prometheus-client reads at import
-_GRACE_SECONDS = 10  # seconds that an ending worker gets beyond a request's time limit
+_FIGURES = "PROMETHEUS_MULTIPROC_DIR"  # folder of shared metrics; prometheus-client reads it at import
+_GRACE_SECONDS = 10  # seconds for an ending worker beyond a request's time limit
 _KEEP_ALIVE_SECONDS = 75
 _IDLE_SECONDS = 0.5  # seconds that an ending worker still answers on idle connections
 _MOST_HEAD_BYTES = 65_536
 _SWITCH_SECONDS = 0.0005
-"""Longest turn of the event loop in seconds (default 5 ms); the model's many short operations wait for each turn."""
+"""Longest turn of the event loop in seconds (default 5 ms): the model's short operations wait for each turn."""
 _PROBLEM, _SERVED = "problem", "served"
 
 
 def serve(settings: Settings, source: Source, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; SIGHUP reloads. Raises ServeError if the port or the model is unusable."""
+    """Serve until SIGTERM or Ctrl-C; SIGHUP reloads. Raises ServeError for an unusable port or model."""
     source.look()  # refuses a file that is no model before anything is started
     listening = listening_socket(settings.host, settings.port)
     with TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ class _Application(BaseApplication):
         return make_app(self._settings, model)
 
     def _is_loaded(self, model: ServedModel) -> bool:
-        """Load a model. Only a failure before the first model ends the server; later failures may be temporary."""
+        """Load a model. Only failures before the first model end the server, since later failures may be temporary."""
         has_served = (self._folder / _SERVED).exists()
         try:
             model.load_first()
@@ -107,7 +107,7 @@ class _Application(BaseApplication):
 
 
 class _Master(Arbiter):
-    """gunicorn's master, which also treats Ctrl-C as SIGTERM. A second signal ends it; SIGHUP makes workers reload."""
+    """gunicorn's master. Ctrl-C is SIGTERM, a second signal kills the workers, and SIGHUP makes them reload."""
 
     def handle_term(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,11 +117,11 @@ class _Master(Arbiter):
     handle_int = handle_quit = handle_term
 
     def handle_hup(self) -> None:
-        """Forward SIGHUP, so that workers reload while they serve. gunicorn itself would replace the workers."""
+        """Forward SIGHUP, so that workers reload while they serve. gunicorn itself would replace them."""
         self.kill_workers(signal.SIGHUP)
 
     def spawn_worker(self) -> Any:
-        """Start a worker process, which exits instead of returning from this call."""
+        """Start a worker process. In the worker, this call exits."""
         try:
             return super().spawn_worker()
         except SystemExit as end:  # only in the worker
@@ -129,7 +129,7 @@ class _Master(Arbiter):
 
 
 class _Server(LimitedServer):
-    """uvicorn's server. At its end, it keeps idle connections until no other ending worker accepts connections."""
+    """uvicorn's server. At its end, idle connections stay open until no other ending worker accepts connections."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -13,29 +13,24 @@ from .json_rows import UNPROCESSABLE
 
 _SERVER_ERROR = 500
 _BROKEN_DEVICE = "CUDA error"
-"""Part of torch's message for an error after which all CUDA calls fail, such as a kernel assertion."""
+"""Part of torch's messages for errors after which all CUDA calls fail, such as a kernel assertion."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Served:
-    """A loaded model that answers requests."""
+    """A loaded model."""
 
     model: Model
     version: str
 
-    @property
-    def is_slow_to_read(self) -> bool:
-        """Return whether rows should be encoded in a thread, because encoding would block the event loop."""
-        return self.model.rows.kind == "image"
-
     def answers(self, rows: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Return the prediction for each row."""
+        """Return each row's prediction."""
         return self.model.answered(rows)
 
     def refusal(self, error: Exception) -> RequestError:
-        """Return the error for the client if the model fails on these rows.
+        """Return the client's error after a failure of the model.
 
-        Raw numbers may be invalid for the model, for example an unknown token. Other rows cause a server error.
+        Raw numbers may be invalid for the model, such as an unknown token. Other failures are server errors.
         """
         if _BROKEN_DEVICE in str(error):
             return BrokenDeviceError(_SERVER_ERROR, f"the model failed: {type(error).__name__}")
@@ -47,22 +42,18 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str, *, trust: bool = False) -> Served:
-    """Load a model and predict one row. The default version is study, trial and epoch. Raises ServeError."""
+    """Load a model and predict one row. The default version is `version_of`. Raises ServeError."""
     try:
         model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))
-        served.answers([_blank(model)])
+        shape = tuple(max(1, length) for length in model.rows.shape)
+        served.answers([encoded(model.rows.dtype, shape, [0] * math.prod(shape))])
     except Exception as error:
         raise ServeError(load_problem(path, error)) from error
     return served
 
 
 def version_of(manifest: Mapping[str, Any], path: str) -> str:
-    """Return study, trial and epoch, such as `moons/2@6`, or the file name if the manifest lacks them."""
+    """Return study, trial and epoch, as in `moons/2@6`, or the file name if the manifest lacks them."""
     parts = [manifest.get(name) for name in ("study", "trial", "epoch")]
     return Path(path).name if None in parts else f"{parts[0]}/{parts[1]}@{parts[2]}"
-
-
-def _blank(model: Model) -> Encoded:
-    shape = tuple(max(1, length) for length in model.rows.shape)
-    return encoded(model.rows.dtype, shape, [0] * math.prod(shape))

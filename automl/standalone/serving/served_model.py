@@ -1,4 +1,4 @@
-"""Holds the model of a worker, and replaces it with a newer model while requests are answered."""
+"""Holds a worker's model, and replaces it with newer models while serving."""
 
 import asyncio
 import fcntl
@@ -15,11 +15,11 @@ from .settings import Settings
 from .sources import Place, Source
 
 LOAD_SECONDS = 600.0
-"""Most seconds to load another model. A load that hangs keeps its thread, and the served model stays."""
+"""Most seconds to load a newer model. A load that hangs keeps its thread, and the served model stays."""
 
 
 class ServedModel:
-    """The served model, changed only in the event loop. `problem` says why the newest model could not be loaded."""
+    """The served model, replaced only in the event loop. `problem`: why the newest model does not load."""
 
     served: Served
 
@@ -32,12 +32,12 @@ class ServedModel:
         self._again = asyncio.Event()
 
     def load_first(self) -> None:
-        """Load the first model, before an event loop runs. Raises ServeError."""
+        """Load the first model, before the event loop runs. Raises ServeError."""
         place = self._source.look()
         self._replace(place, self._loaded(place))
 
     async def follow(self) -> None:
-        """Poll for a newer model, also at once after SIGHUP."""
+        """Poll for newer models, and at once after SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
         before = tried = self._place
         while True:
@@ -45,7 +45,7 @@ class ServedModel:
                 await asyncio.wait_for(self._again.wait(), self._settings.poll_seconds)
             is_asked = self._again.is_set()
             self._again.clear()
-            if os.getppid() != self._master:  # the master was killed, and nothing else would end its workers
+            if os.getppid() != self._master:  # the master was killed, so that no other process ends its workers
                 os.kill(os.getpid(), signal.SIGTERM)
             try:
                 now = await asyncio.to_thread(self._source.look)

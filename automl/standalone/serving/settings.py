@@ -1,4 +1,4 @@
-"""Settings of the server, from arguments, environment variables AUTOML_SERVE_..., a settings file, or defaults."""
+"""Settings of the server: arguments, else variables AUTOML_SERVE_..., else a settings file, else defaults."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """All settings of the server. Their descriptions are the help texts of the command line."""
+    """Settings of the server, with the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
 
@@ -63,7 +63,7 @@ class Settings(BaseSettings):
 
     @property
     def body_bytes(self) -> int:
-        """Return the largest allowed size of a request body in bytes."""
+        """Return the largest request body in bytes."""
         return int(self.body_mib * 2**20)
 
     @property
@@ -73,12 +73,12 @@ class Settings(BaseSettings):
 
     @property
     def worker_threads(self) -> int:
-        """Return the number of compute threads of a worker: its share of the CPUs, minus one for HTTP."""
+        """Return a worker's compute threads: its share of the CPUs, minus one for HTTP."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers - 1)
 
 
 def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
-    """Read the settings from `given`, the environment, or a file. Raises ServeError if a setting is wrong."""
+    """Read settings from `given`, the environment, or a file. Raises ServeError for a wrong setting."""
     if file is not None and not file.is_file():
         raise ServeError(f"--settings: {str(file)!r} is not a file. Name a file with lines {PREFIX}NAME=VALUE")
     try:
@@ -97,7 +97,7 @@ def settings_of(given: Mapping[str, Any], file: Path | None = None) -> Settings:
 
 
 def token_problem(token: str) -> str:
-    """Return why a token is guessable or unfit for a header, or an empty text if it is good."""
+    """Return why a token is guessable or unfit for a header, or ""."""
     if len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable() and " " not in token:
         return ""
     allowed = f"at least {_SHORTEST_TOKEN} printable ASCII characters without spaces"

@@ -1,4 +1,4 @@
-"""Places where a server finds its model, and polls for newer models."""
+"""Places where a server finds and polls for its model."""
 
 import json
 import time
@@ -10,12 +10,12 @@ from ..errors import ModelError
 from ..model import read_manifest
 from .errors import ServeError
 
-_SILENT_SECONDS = 120.0  # longest silence in seconds of the writer of a `FollowedSource`, which polls every few seconds
+_SILENT_SECONDS = 120.0  # most seconds since the last write for a `FollowedSource`; its writer polls every few seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Location of a model on this machine. If `version` is None, the manifest names the version."""
+    """Location of a model on this machine. `version` None: as in the manifest."""
 
     path: str
     version: str | None
@@ -23,14 +23,14 @@ class Place:
 
 
 class Source(Protocol):
-    """Interface that returns the location of the newest model."""
+    """Returns the newest model's location."""
 
     def look(self) -> Place:
         """Return the newest model's location. Raises ServeError if there is no model now."""
 
 
 class PathSource:
-    """An exported folder or file, which may be replaced at any time."""
+    """An exported folder or file, replaceable at any time."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -51,13 +51,13 @@ class PathSource:
 
 
 class FollowedSource:
-    """A file in which another process writes the newest model's location or a problem (see `write_place`)."""
+    """A file with the newest model's location or a problem, written by another process with `write_place`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def look(self) -> Place:
-        """Return the location that the other process wrote. Raises ServeError if it has none, or has ended."""
+        """Return the written location. Raises ServeError for a problem, or if the writer has ended."""
         content: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         if "problem" in content:
             raise ServeError(content["problem"])
@@ -67,7 +67,7 @@ class FollowedSource:
 
 
 def write_place(file: Path, content: dict[str, str]) -> None:
-    """Write the `path` and `version` of the newest model, or a `problem`, for a `FollowedSource` to read."""
+    """Write `path` and `version` of the newest model, or a `problem`, for `FollowedSource`."""
     new = file.with_suffix(".new")
     new.write_text(json.dumps(content), encoding="utf-8")
     new.replace(file)

@@ -86,7 +86,7 @@ with telling():
     [
         ("user", UserError, "this line"), ("run", RunError, "this line"), ("away", StoreAwayError, "this line"),
         ("crash", UserError, "  line"),
-        ("killed", UserError, "check: its process was ended by signal 9, perhaps because memory was short"),
+        ("killed", UserError, "check: its process was ended by signal 9, perhaps for lack of memory"),
     ],
 )  # fmt: skip
 def test_an_error_keeps_its_kind_and_what_nobody_foresaw_is_logged(how, kind, words, tmp_path, capsys):

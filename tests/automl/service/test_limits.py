@@ -105,7 +105,7 @@ def test_one_user_waits_for_an_own_turn_and_holds_nobody_else_up() -> None:
     while turns._here["ann"]._value:
         time.sleep(0.01)
     CALLER.set("ann")
-    with pytest.raises(BusyError, match="2 of yours are at work or wait"), turns.turn():
+    with pytest.raises(BusyError, match="2 of your requests run or wait"), turns.turn():
         pass
     for who in ("bob", ""):
         CALLER.set(who)

@@ -202,7 +202,7 @@ def test_why_the_oldest_job_waits_and_which_no_worker_can_take(service: TestedSe
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.jobs).where(t.jobs.c.study == "vision.e").values(queued_at=1.0))
     assert "the oldest, vision.e" in right(place, "queue")
-    assert right(place, "queue").endswith("waits behind 1 job, by priority and by the slots that their users have had")
+    assert right(place, "queue").endswith("waits behind 1 job, by priority and by the slots that their users have used")
 
 
 def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> None:
@@ -270,7 +270,7 @@ def test_the_services_address_is_asked_as_well(place: InProcess, monkeypatch: py
         code, out, _ = place.run(*ask)
         found = {one["what"]: one for one in json.loads(out)}
         assert code == 1
-        assert found["service"]["found"].startswith(f"{service.url} lives and is ready, answered in ")
+        assert found["service"]["found"].startswith(f"{service.url} is alive and ready, answered in ")
         assert "AUTOML_TOKEN" in found["own token"]["cure"]
         assert found["store"]["found"] == "not checked: --store names none"
         monkeypatch.setenv("AUTOML_TOKEN", service.ann)
