@@ -291,6 +291,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"command": ["python"], "metrics": {"pattern": "(?P<a>.)", "epoch_from": "step"}},
         "task.metrics.epoch_from: it is no key of metrics. Write it beside metrics",
     ),
+    ({"command": ["python"], "metrics": {"wandb": ["val/loss", "val loss"]}}, "different names, such as [val/loss, "),
+    ({"command": ["python"], "metrics": {"wandb": "loss"}}, "or {wandb: NAMES} or {tensorboard: NAMES} with a list"),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),
     ({"command": ["python"], "metrics": {"pattern": "x"}}, "with a named group"),
     ({"command": ["python"], "end_seconds": 0}, "task.end_seconds: found 0, allowed: a number above 0"),

@@ -234,7 +234,7 @@ def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Proble
             pass
         case {"wandb": [str(), *_] as names, **rest} | {"tensorboard": [str(), *_] as names, **rest} if not rest:
             if problem := _problem_of_logged(names):
-                yield ("metrics", next(iter(metrics))), problem
+                yield ("metrics",), problem
         case _:
             yield ("metrics",), found(metrics, _METRICS)
 
