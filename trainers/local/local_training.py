@@ -40,7 +40,7 @@ from trainers.ranks.rendezvous import Presence, RankPlace, place_in_environment,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """Facts of a rank before its first step. `samples` are of one epoch; `backend` is "none" for a single rank."""
+    """Facts of a rank before its first step. `samples` count for one epoch; `backend` is "none" for one rank."""
 
     rank: int
     samples: int
@@ -55,7 +55,7 @@ OnFacts = Callable[[RankFacts], None]
 
 
 class Callbacks(NamedTuple):
-    """Functions that are called with a rank's messages, one for each kind of message."""
+    """Functions called with a rank's messages, one for each kind."""
 
     facts: OnFacts
     measurement: OnMeasurement
@@ -65,7 +65,7 @@ class Callbacks(NamedTuple):
 def train_rank(
     spec: TrialSpec, place: RankPlace, callbacks: Callbacks, task: Trainable | None = None
 ) -> Iterator[Measurement]:
-    """Load task and data, join the other ranks, train, and yield measurements. Raises TrainingError."""
+    """Load task and data, join the ranks, train, and yield measurements. Raises TrainingError."""
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
         data = _data_of(spec, task, place)
@@ -130,7 +130,7 @@ class _WithoutLimits:
         return None
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Do nothing, because all parameters are given in the spec."""
+        """Do nothing: the spec has all parameters."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
         self._callbacks.part(pending.told())
@@ -144,11 +144,11 @@ class _WithoutLimits:
 
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
-_CAUSE_SECONDS = 2.0  # seconds that a lost rank's error waits for the error of the rank that failed first
+_CAUSE_SECONDS = 2.0  # seconds to wait, after a rank is lost, for the error of the rank that failed first
 
 
 Send = Callable[[Any], None]
-Work = Callable[[RankPlace, Send], None]  # the work of a rank, from its place, with a function to send messages
+Work = Callable[[RankPlace, Send], None]  # a rank's work, with a function to send messages
 
 
 def train_locally(
@@ -162,16 +162,16 @@ def train_locally(
     presence: Presence | None = None,
     task: Trainable | None = None,
 ) -> list[Measurement]:
-    """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
+    """Train `spec` to its last epoch with `world_size` ranks on this machine, and return rank 0's measurements.
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
-    0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
-    script, and ends with the call or with this process. Ranks wait without limit for a rank that loads its data, and
+    0 calls `on_measurement`. Otherwise each rank is a new process, which ends with the call or with this process;
+    scripts need `if __name__ == "__main__":`. Ranks wait without limit for a rank that loads its data, and
     `group.seconds` for a lost rank.
 
     Raises:
         TrainingError: The error of the rank that failed first.
-        KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
+        KeyboardInterrupt: The user pressed Ctrl-C. All ranks have ended.
     """
     callbacks = Callbacks(on_facts, on_measurement, on_part)
     if "RANK" in os.environ:
@@ -217,7 +217,7 @@ def in_processes(
     """Run picklable `work` in new processes of this machine, and yield (rank, message) until all are done.
 
     All processes end with the iteration or with this process; close the generator (`contextlib.closing`) to end early.
-    Ranks share GPUs if there are fewer GPUs. Raises TrainingError of the rank that failed first.
+    Ranks share GPUs if there are fewer. Raises the TrainingError of the rank that failed first.
     """
     store = StoreServer()
     context = multiprocessing.get_context("spawn")
@@ -230,7 +230,7 @@ def in_processes(
             local = _LocalRank(device, rank, world_size, store.address, start_method, group)
             process = context.Process(target=_rank_main, args=(theirs, work, local), daemon=False)
             process.start()
-            theirs.close()  # so that the rank's death ends the pipe
+            theirs.close()  # with this end open, the rank's death would not end the pipe
             processes.append(process)
             pipes[ours] = rank
         for rank, message in _messages(dict(pipes), processes):
@@ -245,7 +245,7 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all are done. If a rank is lost, wait briefly for the error that caused it."""
+    """Yield (rank, message) until all are done. After a lost rank, wait briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)
@@ -302,7 +302,7 @@ class _LocalRank(NamedTuple):
 
 
 def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
-    # Signals reach all processes of a terminal or a service; the parent ends this rank, at once or after its epoch.
+    # Signals reach all processes of a terminal or a service, but the parent decides when this rank ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -315,7 +315,7 @@ def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
     except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
         pipe.send(classify(error))
         pipe.close()
-        _exit_now()  # an orderly exit would wait for ranks that are waiting for this one
+        _exit_now()  # an orderly exit would wait for ranks that wait for this rank
 
 
 def _exit_with_parent() -> None:
