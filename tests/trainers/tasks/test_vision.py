@@ -214,7 +214,7 @@ def test_files_that_start_programs_or_fill_the_memory_are_refused(tmp_path: Path
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         chunk = struct.pack(">I", len(header)) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
-    with pytest.raises(TaskError, match=r"a/0\.png: the file is no complete image"):
+    with pytest.raises(TaskError, match=r"a/0\.png: the file is not a complete image"):
         Vision(str(tmp_path), reading=2)
     row = ImageRows({"channels": 3, "height": 8, "width": 8})
     with pytest.raises(InputError, match="is not a complete image"):
@@ -323,7 +323,7 @@ def test_bad_folders_and_what_is_missing(tmp_path: Path) -> None:
     bad.write_bytes((tmp_path / "train" / "lying" / "001.png").read_bytes()[:60])
     message = refusal(train=str(tmp_path / "train"))
     assert message.startswith(str(bad))
-    assert "no complete image" in message
+    assert "not a complete image" in message
     bad.unlink()
     image_folder(tmp_path / "test", 4)
     (tmp_path / "test" / "lying").rename(tmp_path / "test" / "leaning")

@@ -11,9 +11,9 @@ from trainers.tasks.table.targets import Target
 
 
 def most_frequent_class(task: SplitTask) -> dict[str, Any]:
-    """Return the baseline of a classifier that always predicts the classes' shares in training.
+    """Return the baseline that always predicts the classes' shares in training.
 
-    Losses are left out if a validation class has no training row.
+    Losses are missing if a validation class has no training row.
     """
     training, validation = task.targets("train"), task.targets("validation")
     classes = len(task.classes)
