@@ -68,7 +68,7 @@ def fails(trial):
 
 CASES = {
     parses: "parse_args() found the arguments of the trial's process. Take the values from trial.params, or give",
-    joins: "init_process_group: the study forms a group where a trial has several ranks, and one rank needs none",
+    joins: "init_process_group: the study forms the group if a trial has several ranks; one rank needs no group",
     leaves: "remove destroy_process_group",
     asks_for_the_group: "Use trial.rank and trial.mean",
     names: "trial.set_user_attr does not exist in a training function. Report numbers by trial.report, and print texts",
