@@ -74,10 +74,10 @@ class TrialSpec:
         training: The spec's `training` section; a parameter of the same name takes precedence.
         milestones: Epochs whose checkpoints are kept as models, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: Time from a checkpoint until a step or epoch writes the next.
+        checkpoint_every_seconds: Least time between checkpoints.
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
-        test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
-            at such an epoch is not trained: its saved model is measured on the test part.
+        test_at: Further epochs with test metrics, or the end of a shorter trial. A trial that resumes at such an epoch
+            is only tested.
         explain_seconds: Time to describe a tested model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.

@@ -79,7 +79,6 @@ def _number(default: ParameterValue, description: str, **more: Any) -> Any:
 
 
 def _words(default: ParameterValue) -> tuple[ParameterValue, ...]:
-    """Return allowed values that are not numbers: a default such as "auto" or null."""
     return () if isinstance(default, int | float) else (default,)
 
 
@@ -197,10 +196,7 @@ def related() -> tuple[tuple[str, ...], ...]:
 
 
 def clashes(values: Mapping[str, object], device: str | None = None) -> str | None:
-    """Return a line about incompatible option values, with a cure, or None. Ignores missing options.
-
-    `device` is "cpu" or "cuda"; None skips checks that depend on the device.
-    """
+    """Return a line about incompatible values with a cure, or None. `device` None skips checks of the device."""
     for one, its_values, other, allowed, reason in _CLASHES:
         if one not in values or other not in values or values[one] not in its_values:
             continue

@@ -91,10 +91,7 @@ class Followed:
             raise TaskError(clash)
 
     def check(self, precision: str) -> None:
-        """Raise TaskError if the training function ignores a searched option that is not at its default.
-
-        `precision` is the resolved number format.
-        """
+        """Raise TaskError if the function ignores a searched option. `precision` is the resolved format."""
         followed = {name for helper in self._helpers for name in _FOLLOWED[helper][0]} | self._params.read
         for name, value in self._spec.params.items():
             if _is_followed_anyway(name, value) or name in followed or (name == "precision" and precision == "fp32"):

@@ -168,10 +168,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the checkpoint from which a single training resumes, or None. Raises OSError.
-
-    In an object store, the name comes from `note_latest`, because listings may be out of date.
-    """
+    """Return the checkpoint to resume from, or None; in an object store, as `note_latest` stored. May raise OSError."""
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
         return None if found is None else str(found)

@@ -39,7 +39,7 @@ class Content:
 
 
 class CheckpointCache:
-    """Folder of copies for all processes of this machine. Keeps the newest copy even if it exceeds `most_bytes`."""
+    """Folder of copies for all processes of this machine. Keeps the newest copy even above `most_bytes`."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes

@@ -63,7 +63,7 @@ class Write:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Wait for the complete file, and return its size in bytes. Raises the TrainingError of a failed write."""
+        """Wait for the complete file, and return its bytes. Raises the TrainingError of a failed write."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:
@@ -166,7 +166,7 @@ class CheckpointWriter:
         return self._files.last.is_done and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
-        """Return the checkpoint to resume from. With `together`, all ranks read it, and all raise any rank's error."""
+        """Return the checkpoint to resume from. With `together`, all ranks read, and raise any rank's error."""
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
         if self._memory is not None:
@@ -176,10 +176,7 @@ class CheckpointWriter:
     def write(
         self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint, and return its path and `Write` (None if this rank writes nothing).
-
-        `step` is the number of optimizer steps done in an unfinished epoch.
-        """
+        """Write a checkpoint, after `step` steps of an unfinished epoch. Returns its path and `Write`, if any."""
         path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):
             return path, None

@@ -126,7 +126,7 @@ def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[s
 
 
 def load_exported(path: str | Path) -> dict[str, Any]:
-    """Return the content of an exported file. Raises CheckpointError if it is missing, damaged or not an export."""
+    """Return an exported file's content. Raises CheckpointError if it is missing, damaged or not an export."""
     content = read_plain(path)
     if not content.keys() >= _KEYS:
         raise CheckpointError(f"{path} is not an exported model. Its keys are {sorted(map(str, content))}")

@@ -25,7 +25,7 @@ from trainers.checkpoints.locations import NO_PARTS, SCHEMES, Parts, Save, joine
 MANIFEST = ".manifest"
 FORMAT = 1
 ANSWER_SECONDS = 60.0
-"""Seconds to wait for a store, besides the transfer. Shorter than the silence after which ranks are killed."""
+"""Seconds to wait for a store, besides the transfer: less than the silence after which ranks are killed."""
 SLOWEST_BYTES_PER_SECOND = 2**20
 _LONGEST_CAUSE = 300
 _SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
@@ -35,7 +35,7 @@ _NOT_ALLOWED = frozenset(
      "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
 )  # fmt: skip
 _READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
-"""Options for reading a small object. Without them, s3fs asks for its size first, and loses the cause of a refusal."""
+"""Options for reading small objects. Without them, s3fs first requests the size, and loses the cause of a refusal."""
 _CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
 
 
@@ -86,7 +86,7 @@ class ObjectStore:
         return self.open_part(path, self._manifest(path)[name_of(path)], fresh=fresh)
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
-        """Open a copy of an object; see `Place`."""
+        """See `Place`."""
 
         def fetch(to: Path) -> None:
             try:
@@ -99,7 +99,7 @@ class ObjectStore:
         return cache_of_this_machine().open(path, content, fetch, fresh=fresh)
 
     def delete(self, path: str) -> None:
-        """Delete the manifest, then the objects in it; see `Place`."""
+        """Delete the manifest and its objects; see `Place`."""
         names = {name_of(path)}
         with suppress(FileNotFoundError, DamagedObjectError):
             names |= self._manifest(path).keys()
@@ -121,11 +121,11 @@ class ObjectStore:
             raise ObjectStoreError(str(error)) from error
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a small object; see `Place`."""
+        """See `Place`."""
         self._put(path, "pipe_file", path, text.encode())
 
     def read_note(self, path: str) -> str:
-        """Read a small object; see `Place`."""
+        """See `Place`."""
         try:
             return cast("bytes", self._ask(path, "cat_file", path, **_READING.get(self._scheme, {}))).decode(
                 errors="replace"
@@ -135,12 +135,12 @@ class ObjectStore:
             raise
 
     def delete_note(self, path: str) -> None:
-        """Delete an object, if it exists; see `Place`."""
+        """See `Place`."""
         with suppress(FileNotFoundError):
             self._ask(path, "rm_file", path)
 
     def try_out(self, folder: str, size: int) -> None:
-        """Upload an object like a checkpoint, and delete it; see `Place`."""
+        """See `Place`."""
         url = joined(folder, ".room")
         self._upload(url, lambda file: file.write(bytes(size)), is_kept=False)
         self.delete_note(url)

@@ -135,7 +135,7 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
 
 
 def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a view of this rank's rows of a tensor (all if unsharded), and the number of the first row."""
+    """Return this rank's rows of a tensor (all if unsharded), not copied, and the first row's number."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
@@ -217,7 +217,6 @@ def _given_whole(tensor: Tensor) -> Piece:
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Return this rank's rows of a value with the parameter's shape, or the whole of another value."""
     if not isinstance(value, Tensor | StoredTensor):
         return value
     if value.shape != parameter.shape:

@@ -49,7 +49,7 @@ class Command:
         folder: Working folder, relative to the spec's folder, with names in braces.
         end_seconds: Time for the program to end by itself, after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
-        report_seconds: Longest time until each report; None limits only the first, to `first_report_seconds`.
+        report_seconds: Limit for each report; None limits only the first, to `first_report_seconds`.
         preload: Modules to import once for many trials, in a process that is forked.
     """
 

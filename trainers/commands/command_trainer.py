@@ -165,7 +165,7 @@ class CommandTrainer:
             self._told: list[Mapping[str, object]] = []
 
     def run(self, course: Course) -> None:
-        """Run the command until it ends or the trial is over, then end its processes. TrainingError if it failed."""
+        """Run the command until it or the trial ends, then end its processes. Raises TrainingError if it failed."""
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
             kept = folder.path / "checkpoint"
@@ -376,7 +376,6 @@ class CommandTrainer:
         return end
 
     def _is_of_latest_line(self) -> bool:
-        """Return whether a stopped program's files belong to the reported epoch."""
         return self._command.numbers_epochs and not self._events.has_report()
 
     def _wait(self, epoch: int, course: Course, question: Question | None) -> _End | None:

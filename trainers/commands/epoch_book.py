@@ -92,7 +92,6 @@ class _Patterns:
 
 
 def _reported(said: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any) -> Reported | None:
-    """Return a report; None if the printed number is not the end of an epoch."""
     epoch = said if number is None else number.epoch(said)
     return None if number is not None and epoch is None else Reported(epoch, metrics, is_printed=True, **more)
 

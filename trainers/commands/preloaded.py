@@ -100,7 +100,6 @@ def _end_with(alive: int) -> None:
 
 
 def _imported(modules: list[str]) -> dict[str, Any]:
-    """Import the modules, and return the message for the owner."""
     environments: list[Any] = [os.environ, os.environb]  # they share their content
     noting = environments[0]._data = environments[1]._data = _Noting(environments[1]._data)  # noqa: SLF001
     try:

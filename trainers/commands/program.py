@@ -109,7 +109,6 @@ class Program:
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def _start(self) -> None:
-        """Start the supervisor of the program in a new process."""
         orders, prints, complains, *told = self._given
         try:
             self._starter = subprocess.Popen(  # noqa: S603 - our own module

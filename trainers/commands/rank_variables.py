@@ -137,9 +137,9 @@ def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
 
 
 def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str, str]:
-    """Return the variables of torchrun and TensorFlow for a rank. A single rank gets torchrun's only if `is_asked`.
+    """Return a rank's variables of torchrun and TensorFlow. A single rank gets torchrun's only if `is_asked`.
 
-    The reason: programs such as nanoGPT conclude from RANK that they train on several GPUs.
+    Programs such as nanoGPT conclude from RANK that they train on several GPUs.
     """
     here = [number for number, place in enumerate(places) if place.host == places[rank].host]
     hosts = list(dict.fromkeys(place.host for place in places))

@@ -137,7 +137,6 @@ def start_of(
 
 
 def _beside(base: Path, argument: str) -> str:
-    """Return the absolute path if an argument names a file or folder beside the spec, else the argument itself."""
     with suppress(OSError, ValueError):
         if argument.strip("./") and (base / argument).exists():
             return str(base / argument)

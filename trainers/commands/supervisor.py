@@ -113,7 +113,6 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
 
 
 def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
-    """Wait for the program's end after the rank's death, and discard its output."""
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
             if not os.read(ready, 2**16):

@@ -28,7 +28,7 @@ _REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
 
 
 class TaskLoadError(TaskError, UserError):
-    """A task cannot be found, imported or constructed. The message is one line, and says what is allowed."""
+    """A task cannot be found, imported or constructed. The message is one line."""
 
 
 def load_trainable(

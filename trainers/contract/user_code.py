@@ -32,7 +32,6 @@ def _last_stack(message: str, frames: list[re.Match[str]]) -> list[re.Match[str]
 
 
 def _is_users(file: str) -> bool:
-    """Return whether a file belongs to the user or a built-in task."""
     path, home = Path(file), Path(__file__).resolve().parents[2]
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
@@ -56,10 +55,7 @@ _hashes: dict[str, str] = {}  # hash of each file when first seen, because it ma
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:
-    """Return hashes of imported Python files below folders, at most `MOST_FILES`, without installed packages.
-
-    A file is hashed only once, so that edits after its import do not count.
-    """
+    """Return hashes of imported Python files below folders, at most `MOST_FILES`. Ignores edits after a first call."""
     found: dict[str, str] = {}
     # Each trial checks thousands of modules, so strings are compared: Path objects would take 50 ms.
     for folder in (str(Path(one)).rstrip(os.sep) + os.sep for one in folders):

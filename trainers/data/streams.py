@@ -81,10 +81,7 @@ class Sharing:
 
 
 class StreamSamples:
-    """Samples of a task's stream on one device. `what` is the name of the task's method, for messages.
-
-    `workers` processes read the stream, or this process if `workers` is 0.
-    """
+    """Samples of a task's stream, read by `workers` processes or this process. Messages name the method `what`."""
 
     def __init__(
         self,

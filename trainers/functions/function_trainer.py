@@ -232,7 +232,6 @@ class FunctionTrainer:
         return path, write
 
     def _resumed(self, kept: KeptState) -> tuple[int, dict[str, float]]:
-        """Restore the state. Returns the number of epochs done, and the metrics of the last."""
         path = self._spec.resume_from
         if path is None:
             return 0, {}

@@ -122,7 +122,6 @@ class Trial:
         return network
 
     def _sharded(self, model: nn.Module) -> nn.Module:
-        """Copy rank 0's weights to all ranks, as DDP does, then shard the model."""
         settings = self._settings
         for tensor in (*model.parameters(), *model.buffers()):
             copy_from_rank_0(tensor, self.device)
@@ -279,10 +278,7 @@ class Trial:
         return self._test is not None
 
     def tested(self) -> dict[str, float]:
-        """Measure the model on test data; {} without a function for it. Raises TaskError for a wrong value.
-
-        Restores the models' buffers and modes.
-        """
+        """Measure the model on test data, if possible. Restores buffers and modes. Raises TaskError."""
         if self._test is None:
             return {}
         models = nn.ModuleList(self.modules)
@@ -400,7 +396,6 @@ class Asking:
         return value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
-        """Return the proposed value if the domain contains it, otherwise a value drawn from the domain."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
             problem = f"found {in_words(domain)}, but an earlier trial had {in_words(proposed.domain)}"

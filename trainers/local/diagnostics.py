@@ -43,7 +43,6 @@ def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
 
 
 def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], None]:
-    """Return a function that writes an epoch's metrics as scalars."""
     from torch.utils.tensorboard import SummaryWriter
 
     try:

@@ -245,7 +245,6 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all are done. After a lost rank, wait briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)

@@ -168,7 +168,6 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
-        """Return metrics averaged over all ranks. `whole` replaces the task's whole-set metrics."""
         names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:

@@ -204,7 +204,6 @@ def evaluation_sums(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate the model without gradients in the block, then restore the mode of each layer."""
     with keeping_modes(model), torch.no_grad():
         model.eval()
         yield

@@ -190,7 +190,6 @@ class Trainer:
                 return
 
     def _scored(self) -> Measurement:
-        """Return the test metrics of the saved model, without further training."""
         started = time.perf_counter()
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
@@ -200,7 +199,6 @@ class Trainer:
         return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
 
     def _described(self) -> dict[str, Any]:
-        """Return the task's description of the model's answers, or {} if that fails."""
         try:
             return self._epoch_end.answers(self._spec.explain_seconds)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -310,7 +308,6 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint after an epoch, or within the next epoch if `part` is given."""
         state = self._state
         of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")

@@ -125,7 +125,6 @@ def build_optimizer(
 
 
 def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float] | None) -> list[dict[str, Any]]:
-    """Return parameter groups, largest factor first; without factors, one group."""
     if factors is None:
         return [{"params": trainable}]
     by_factor: dict[float, list[nn.Parameter]] = {}

@@ -1,8 +1,8 @@
 """Detects ranks of a training function that are in different places when an epoch ends.
 
-At the end of an epoch, all ranks exchange their places in two collectives. A waiting rank regularly checks that no rank
-within the epoch has begun more collectives than itself, because both would wait forever. If the training thread makes
-no progress, another thread writes its number of begun collectives to the group's store.
+At the end of an epoch, all ranks exchange their places in two collectives. A waiting rank checks that no rank within
+the epoch has begun more collectives, because both would wait forever. If the training thread makes no progress, another
+thread writes its number of begun collectives to the group's store.
 """
 
 import threading

@@ -131,10 +131,7 @@ def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -
 
 
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
-    """Run one DDP step with a single rank, which would cost a process's first trial 1.2 s.
-
-    NCCL uses this step's network interface for all later groups, so it must be the pool's.
-    """
+    """Run one DDP step, which would cost the first trial 1.2 s. NCCL keeps its network interface for later groups."""
     place = device or torch.device("cpu")
     if dist.is_initialized():
         return
@@ -182,7 +179,6 @@ def _gloo_interface(*, one_host: bool) -> Iterator[None]:
 
 
 def _interface(*, one_host: bool) -> str | None:
-    """Return the network interface: loopback for one host, otherwise the pool's."""
     return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)
 
 

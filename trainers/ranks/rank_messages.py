@@ -13,8 +13,7 @@ from trainers.failures import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
-"""Seconds for which measurements of short epochs wait to be sent together, unless the controller waits for them: each
-message costs CPU time here, in the controller and in the store."""
+"""Seconds for which measurements of short epochs wait to be sent together, because each message costs CPU time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +110,6 @@ class _Held:
         self._news.append((one, since))
 
     def take(self) -> Iterator[list[Holdable]]:
-        """Yield the waiting messages as one list, if any, and start a new interval."""
         if self._news:
             now = time.monotonic()
             yield [

@@ -191,7 +191,6 @@ class RankProcess:
     def _command_trainer(
         self, spec: TrialSpec, command: Command, assignment: RankAssignment, counter: StepCounter
     ) -> CommandTrainer:
-        """Return the trainer of a command, whose programs form their own process group, if any."""
         group = Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
         store = self._membership.store_of(assignment)
         return CommandTrainer(spec, command, assignment=assignment, group=group, store=store, counter=counter)

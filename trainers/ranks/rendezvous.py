@@ -183,10 +183,7 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Start the heartbeat under torchrun, before slow work; None for a single rank.
-
-    Raises LostError if no store answers at MASTER_ADDR and MASTER_PORT, or not all ranks have started.
-    """
+    """Start the heartbeat under torchrun, before slow work; None for a single rank. LostError if there is no store."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:
         return None

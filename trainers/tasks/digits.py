@@ -93,7 +93,6 @@ def _cnn(channels: int) -> nn.Module:
 
 @cache
 def _split() -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return training, validation and test part, with equal shares of each digit."""
     import numpy as np
     import torch
 

@@ -213,10 +213,7 @@ class Tabular(SplitTask):
         return f" (AUROC and AUPRC judge {shown(self.classes[self.positive])})" if len(self.classes) == 2 else ""
 
     def data_check(self) -> dict[str, Any]:
-        """Return `findings`, lines about unusual data with options that change its treatment, and `columns`.
-
-        Reads the files again, so that training needs no second copy in memory.
-        """
+        """Return `findings`, lines about unusual data with options, and `columns`. Reads the files again."""
         if self._form.reading == 1:
             return {}
         from trainers.tasks.table.data_check import table_columns, table_findings

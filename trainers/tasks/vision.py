@@ -267,7 +267,6 @@ class Vision(SplitTask):
         return images.read_folder(source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges)
 
     def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
-        """Read a validation or test part in the size and channels of the training images."""
         channels, height, width = whole.pixels.shape[1:]
         if source.labels is None:
             return images.read_folder(

@@ -25,7 +25,6 @@ class Partners:
         self.pixels, self.labels = pixels, labels
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> "Partners":
-        """Return this object, which is read-only and as large as the data."""
         return self
 
 
@@ -183,7 +182,6 @@ def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
-    """Shift, rotate and shear images about their centre; new pixels repeat the edge."""
     height, width = images.shape[2:]
     y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None] - (height - 1) / 2
     x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :] - (width - 1) / 2
@@ -206,7 +204,6 @@ def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
-    """Set a randomly placed rectangle of each image to the image's mean."""
     height, width = images.shape[2:]
     half = strength[:, None] * (_ERASED_SHARE / 2)
     rows = (torch.arange(height, device=images.device) + 0.5) / height

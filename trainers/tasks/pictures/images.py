@@ -260,10 +260,7 @@ def unread_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:
-    """Return the parts without training images that other parts also have, and the numbers of removed and kept copies.
-
-    Copies are kept if their class has no other training image.
-    """
+    """Remove training images that other parts have, except a class's last. Returns parts, numbers removed and kept."""
     others = {pixels.tobytes() for part, (images, _) in parts.items() if part != "train" for pixels in images}
     images, labels = parts["train"]
     kept = np.array([pixels.tobytes() not in others for pixels in images])
@@ -278,7 +275,6 @@ def _channels(path: Path) -> int:
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return (height, width): the common size if it is small, else a square."""
     sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()

@@ -120,7 +120,6 @@ _SHARES = (0.5, 0.9)  # quantiles of the absolute error
 
 class _Summary(SeenSamples):
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
         self._parts.append((outputs.detach().cpu(), targets.cpu()))
 
 

@@ -125,10 +125,7 @@ class SplitTask(BaseTask):
         )  # fmt: skip
 
     def balance_classes(self) -> None:
-        """Weight classes equally in the loss and in `val_loss`: rows / (classes * rows of the class).
-
-        Other metrics weight rows equally.
-        """
+        """Weight classes equally in the loss and in `val_loss` only: rows / (classes * rows of the class)."""
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         self.class_weights = tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
         self.weights = (

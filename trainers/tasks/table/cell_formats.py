@@ -34,10 +34,7 @@ _CODE, _THOUSANDS = r"^0[0-9]+$", r"^-?[1-9][0-9]{0,2}(\.[0-9]{3})?$"
 def formats_of(
     table: Table, names: Collection[str], *, decimal: str | None = None, is_day_first: bool | None = None
 ) -> dict[str, CellFormat]:
-    """Return the formats of columns that are not plain words.
-
-    `decimal` and `is_day_first` decide columns that can be read in two ways; None decides by the other columns.
-    """
+    """Return columns' formats. `decimal` and `is_day_first` decide ambiguous columns; None decides by the others."""
     formats = {name: form for name in names if (form := _plain(table.columns[name])) is not None}
     columns = {name: table.columns[name] for name in names if name not in formats}
     counted = {name: cells for name, one in columns.items() if (cells := _counted(one))}
@@ -152,7 +149,6 @@ def _read(
 
 
 def _codes(cells: Mapping[str, int]) -> CellFormat | None:
-    """Return the format "code" for digits, often with leading zeros, such as postal codes; otherwise None."""
     if not all(text.isdigit() for text in cells):
         return None
     zeros = sum(count for text, count in cells.items() if len(text) > 1 and text[0] == "0")
@@ -180,7 +176,6 @@ def _numbers(cells: Mapping[str, int], *, is_comma: bool) -> CellFormat | None:
 
 
 def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: float) -> list[str] | None:
-    """Return the texts that count as missing among numbers or dates; None if too many."""
     words = [text for text in cells if text not in good]
     rows, bad = sum(cells.values()), sum(cells[text] for text in words)
     is_few = len(words) <= _FEW_WORDS or (len(words) <= _MOST_WORDS and bad <= _FEW_SHARE * rows)
@@ -203,7 +198,6 @@ def _dates(cells: Mapping[str, int], *, is_day_first: bool) -> CellFormat | None
 
 
 def _has_decimal_comma(columns: Collection[Mapping[str, int]]) -> bool:
-    """Return whether a column can only be read with a decimal comma."""
     for cells in columns:
         bodies = [found[0] for text in list(cells)[:_SAMPLE] if (found := parts(text)) is not None]
         points, commas = ([value_of(body, mark) is not None for body in bodies] for mark in ".,")

@@ -33,8 +33,7 @@ _FARTHEST = 10.0  # bound of standardised values: one typing error must not make
 _BOUND = 3.0  # bound that robustly scaled values approach
 _DAY_MS = 86_400_000.0
 _TOO_FAR = 1e6
-"""Usual distances from the median beyond which a value does not affect the scale: it would leave too few of 32 bits for
-the other values."""
+"""Usual distances from the median beyond which a value does not affect the scale: 32 bits would be too few."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,10 +197,7 @@ def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) ->
 
 
 def bin_edges(values: Matrix, bins: int) -> Matrix:
-    """Return quantiles of columns as strictly rising edges of bins, float32 [numbers, bins + 1].
-
-    Edges above the largest value, with empty bins, replace equal quantiles.
-    """
+    """Return quantiles as rising edges, float32 [numbers, bins + 1]. Equal quantiles become edges above the largest."""
     # Interpolated quantiles have 64 bits, and may be equal only in 32 bits.
     edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
     rows = []

@@ -230,7 +230,6 @@ def _lonely_ends(numbers: Vector) -> list[float]:
 
 
 def _cells(raw: Table, table: Table, name: str, rows: Any) -> list[str]:
-    """Return a column's most frequent texts in the rows of `table` that the mask `rows` selects."""
     cells = texts(raw.columns[name])
     cells = cells if table.rows is None else cells.take(pa.array(table.rows))
     return [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
@@ -321,7 +320,6 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
 
 
 def _comparable(tables: Sequence[Table], names: Sequence[str]) -> list[Any]:
-    """Return tables with their common columns. Columns of different types become texts."""
     found: list[dict[str, Any]] = [{} for _ in tables]
     for name in (name for name in names if all(name in table.columns for table in tables)):
         columns = [table.columns[name] for table in tables]
@@ -336,7 +334,6 @@ def _distinct(table: Any) -> int:
 
 
 def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
-    """Return lines about columns of unusual numbers, dates or codes."""
     formats = {name: form for name, form in reading.formats.items() if name in (*used, reading.target)}
     lines = []
     for name, form in formats.items():

@@ -128,10 +128,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: bool = False) -> str:
-    """Return the column that an option gives by name, by number from 0 (-1 is the last), or as "last".
-
-    If `is_name_first`, the number 1 means the column called 1, if present.
-    """
+    """Return an option's column by name, number (-1 is the last) or "last". `is_name_first` tries 1 as a name first."""
     names = table.names
     wanted = str(wanted) if is_name_first and str(wanted) in names else wanted
     if isinstance(wanted, str) and wanted in names:
@@ -218,7 +215,6 @@ def holds_numbers(column: Any) -> bool:
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Trim spaces, and replace NaN and words or numbers (-999) for missing values by null."""
     if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
@@ -330,7 +326,6 @@ def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
 
 
 def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
-    """Return the columns; None if rows have different lengths."""
     encoded = text.encode()
     width = len(next(_rows(text, replace(form, quoting=quoting)))[1])
     names = [str(index) for index in range(width)]
@@ -380,10 +375,7 @@ def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
-    """Return whether the first row looks like names: an expected name, or distinct words above numbers or other words.
-
-    A number in the first row means no names.
-    """
+    """Return whether the first row has an expected name, or only distinct words, above numbers or other words."""
     first = [column[0].as_py() for column in columns]
     if any(name in first for name in expected):
         return True
@@ -478,7 +470,6 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
 
 
 def _is_unlike(value: int, below: Sequence[str]) -> bool:
-    """Return whether a whole number is outside the range of the cells below, or they are fractions."""
     numbers = _numbers(below)
     return not numbers or _are_fractions(below) or not min(numbers) <= value <= max(numbers)
 

@@ -103,7 +103,6 @@ def learn_reading(
 
 
 def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFormat | None:
-    """Return the format of a target that is a number or a code; None for classes."""
     if form is None or form["kind"] == "code":
         return form
     if form["kind"] != "number" or form["missing"] or kind == "classification":
@@ -151,10 +150,7 @@ _QUANTITY = re.compile(
 
 
 def identifier(table: Table, name: str) -> str | None:
-    """Return the reason why a column only numbers or names the rows, or None.
-
-    A model would learn the order of the file from it.
-    """
+    """Return the reason why a column only numbers or names the rows, and would teach the file's order, or None."""
     column = table.columns[name]
     is_unnamed = name in table.index or _UNNAMED.fullmatch(name) is not None
     is_named = is_unnamed or _NAME.fullmatch(name) is not None or _CAMEL.fullmatch(name) is not None

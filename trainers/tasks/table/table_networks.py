@@ -290,7 +290,6 @@ class _Categories(nn.Module):
         nn.init.normal_(self.table.weight, std=embedding**-0.5)
 
     def forward(self, levels: Tensor) -> Tensor:
-        """Return the vectors [n, c * embedding] for levels [n, c], which are whole numbers in float32."""
         places = levels.long() + self.offsets
         vectors: Tensor = self.table(places)
         if not self.training:

@@ -62,10 +62,7 @@ _SMALLEST = 2
 
 
 def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[str, ...]:
-    """Return a column's classes in order, by value if all are numbers. TaskError for fewer than two, or a rare class.
-
-    `may_lack` means that `task_options.missing` may leave rows out.
-    """
+    """Return a column's classes in order, by value if all are numbers. TaskError for a rare or only class."""
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}

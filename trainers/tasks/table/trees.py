@@ -120,7 +120,6 @@ class BoostedTrees(nn.Module):
         return rows.long() if self._levels else rows
 
     def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
-        """Return each row's leaf in each tree, as a place in the flattened tensors, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
         place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in an exported program
         for _ in range(self._options.depth):

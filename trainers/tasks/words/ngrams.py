@@ -92,7 +92,7 @@ class Ngrams:
         self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return numbers of n-grams in padded texts [n, t], int64 [n, t * longest], and a mask without padding."""
+        """Return n-grams of padded texts [n, t] as numbers, int64 [n, t * longest], and a mask of present n-grams."""
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device)
         numbers, present = [tokens], [tokens != PAD]
@@ -165,7 +165,6 @@ class TfidfRegression(nn.Module):
         return torch.from_numpy(self._features @ self.weights.numpy()).float() + self.bias
 
     def _tfidf(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return numbers and TF-IDF values of each text's n-grams, both [n, m]."""
         numbers, present = self._ngrams(tokens)
         values = self.idf[numbers] * present
         return numbers, values / values.square().sum(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
@@ -180,7 +179,6 @@ class TfidfRegression(nn.Module):
         return torch.where(texts > 0, ((1 + len(inputs)) / (1 + texts)).log() + 1, 0.0)
 
     def _matrix(self, inputs: Tensor, tick: Callable[[], None]) -> csr_array:
-        """Return the training texts' TF-IDF values, float64 [n, f]."""
         from scipy.sparse import csr_array, vstack
 
         found = []

@@ -41,8 +41,6 @@ class DecoderNetwork(nn.Module):
 
 
 class _DecoderBlock(nn.Module):
-    """Transformer block: causal attention and two dense layers, each added to its input."""
-
     def __init__(self, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -125,8 +123,6 @@ class TextNetwork(nn.Module):
 
 
 class _Block(nn.Module):
-    """Transformer block: self-attention and a feed-forward layer, each added to its input."""
-
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -167,10 +163,7 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 
 
 class CheckpointNetwork(nn.Module):
-    """Published transformer in float32 with a new classifier; output [n, outputs].
-
-    `dropout` is for all layers but attention; None keeps the checkpoint's probabilities.
-    """
+    """Published transformer in float32 with a new classifier, [n, outputs]. `dropout` None keeps its own values."""
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
         super().__init__()

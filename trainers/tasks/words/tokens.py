@@ -35,7 +35,6 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
 
 
 def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
-    """Yield the tokens in a checkpoint's files for padding, then for the end of a text."""
     from transformers import PretrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
