@@ -301,7 +301,7 @@ def test_classes_of_one_image_or_of_the_test_alone_are_refused_and_labels_count_
     labels = bars(200)[1]
     labels[0] = 2
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
-    assert "found 1 images of the class '2'. Give two" in refusal(train=str(folder))
+    assert "found 1 images of the class '2'. Each class needs two" in refusal(train=str(folder))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
     assert "found the class 2, allowed: the training images' classes, 0, 1" in refusal(train=str(folder))
