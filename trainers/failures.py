@@ -90,7 +90,8 @@ def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
 
     A file is missing only if its grandparent folder exists, because that folder vanishes with an unmounted disk.
     """
-    if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
+    # `Path.is_dir` raises if the disk does not answer.
+    if isinstance(error, FileNotFoundError) and os.path.isdir(Path(path).parent.parent):  # noqa: PTH112
         return CheckpointError(f"checkpoint {path} is missing")
     is_wrong = isinstance(error, OSError) and error.errno in _OF_THE_FILE
     if (isinstance(error, OSError) and not is_wrong) or _NOT_MAPPED.search(str(error)):
@@ -99,10 +100,6 @@ def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
         return found
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     return CheckpointError(f"checkpoint {path} is damaged: {reason}")
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - `is_dir` raises if the disk does not answer
 
 
 def error_of_text(what: str, last_words: str, last_lines: Sequence[str]) -> TrainingError:

@@ -223,8 +223,6 @@ class TrainingError(RunError):
 class TaskError(TrainingError):
     """The user's task raised, or returned a wrong value. The message holds the traceback."""
 
-    failure: Failure = "error"
-
 
 class NoTestPartError(TaskError):
     """The task has a method `test_data`, but its options name no test samples."""

@@ -95,9 +95,7 @@ class LocalPlace:
         """See `Place`."""
         return Path(path).read_text(encoding="utf-8")
 
-    def delete_note(self, path: str) -> None:
-        """See `Place`."""
-        Path(path).unlink(missing_ok=True)
+    delete_note = withdraw
 
     def try_out(self, folder: str, size: int) -> None:
         """See `Place`."""

@@ -390,8 +390,9 @@ class CommandTrainer:
 
     def _release(self, question: Question | None) -> None:
         self._book.go_on()
-        _answer(question)
-        if question is None and self._group.rank == 0:
+        if question is not None:
+            question.answer()
+        elif self._group.rank == 0:
             self._program.go_on()
 
     def _measurement(self, epoch: int, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
@@ -425,11 +426,6 @@ class CommandTrainer:
             last_lines=self._program.last_lines,
             ports=self._ports if book.is_at_start else (),
         )
-
-
-def _answer(question: Question | None) -> None:
-    if question is not None:
-        question.answer()
 
 
 def _offer(question: Question, folder: Path, said: str | None) -> None:

@@ -228,16 +228,13 @@ def likely_pattern(lines: Sequence[str]) -> str | None:
     `val loss 0.31` becomes `val_loss`, a number after `Epoch` becomes `epoch`, and a number after `iter` `step`.
     """
     lines = [line[:_MOST_CHARACTERS] for line in lines]
-    readings = [pairs for line in reversed(lines) if _has_metric(pairs := dict(_pairs(line)))]
-    for pairs in sorted(readings, key=lambda one: not one.keys() & set(_COUNTERS.values())):
+    counters = set(_COUNTERS.values())
+    readings = [pairs for line in reversed(lines) if (pairs := dict(_pairs(line))).keys() - counters]
+    for pairs in sorted(readings, key=lambda one: not one.keys() & counters):
         pattern = ".*?".join(pairs.values())
         if any(re.search(pattern, line) for line in lines):
             return pattern
     return None
-
-
-def _has_metric(pairs: dict[str, str]) -> bool:
-    return bool(pairs.keys() - set(_COUNTERS.values()))
 
 
 def _pairs(line: str) -> Iterator[tuple[str, str]]:

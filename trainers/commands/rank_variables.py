@@ -25,6 +25,7 @@ class Meeting:
 
     def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
         self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
+        self._failed = f"{self._prefix}/failed"
         self._store = store if group.world_size > 1 else None
         self._set_here: set[str] = set()
         self._last_heard: tuple[str, str] | None = None
@@ -76,10 +77,6 @@ class Meeting:
             self._last_heard = what, self._store.get(name).decode()
             delete_once_read(self._store, [name], f"{name}/read", self._group.world_size - 1)
         return self._last_heard[1]
-
-    @property
-    def _failed(self) -> str:
-        return f"{self._prefix}/failed"
 
     def _need_not_wait(self) -> bool:
         assert self._store is not None  # noqa: S101 - the callers have checked

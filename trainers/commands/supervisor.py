@@ -30,12 +30,7 @@ if TYPE_CHECKING:  # a tenth of the start
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Options of the system call `prctl`."""
-_ORDERS = {
-    b"stop": signal.SIGSTOP,
-    b"continue": signal.SIGCONT,
-    b"terminate": signal.SIGTERM,
-    b"kill": signal.SIGKILL,
-}
+_ORDERS = {b"stop": signal.SIGSTOP, b"continue": signal.SIGCONT, b"terminate": signal.SIGTERM, b"kill": signal.SIGKILL}
 _news = -1
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing processes, because a process that waits for a disk cannot be killed."""

@@ -65,7 +65,8 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{_error_line(error)}") from error
+        line = error_line("".join(traceback.format_exception(error)))
+        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{line}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
@@ -147,10 +148,6 @@ def _option_named_in(error: BaseException, options: Mapping[str, object]) -> str
     if len(named) == 1:
         return f"task_options.{named[0]}: found {options[named[0]]!r}: "
     return f"task_options: found {dict(options)}: "
-
-
-def _error_line(error: BaseException) -> str:
-    return error_line("".join(traceback.format_exception(error)))
 
 
 def _built_in(name: str) -> Any:

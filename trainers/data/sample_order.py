@@ -25,7 +25,10 @@ class OrderedFeed:
     def begin(self, epoch: int, steps: int) -> tuple[float, float]:
         """Plan an epoch. Returns the work of it and of its first `steps` steps, in forward passes of one sample."""
         number, first = self._layout.place(epoch)
-        order = self._order_of(number)
+        if self._order is not None and self._order[0] == number:
+            order = self._order[1]
+        else:
+            order = permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
         self._order = (number, order) if self._layout.place(epoch + 1)[0] == number else None
         whole = self._sharing.plan(self._layout.part(order, first))
         self._first = passes_of(whole, steps)
@@ -34,11 +37,6 @@ class OrderedFeed:
         self._steps = steps + sum(one.ends_step for one in self._plan)
         work = work_of(whole)
         return work, work - work_of(self._plan)
-
-    def _order_of(self, number: int) -> Tensor:
-        if self._order is not None and self._order[0] == number:
-            return self._order[1]
-        return permutation(len(self._samples), seed=self._sharing.seed, epoch=number)
 
     @property
     def next_samples(self) -> int:

@@ -23,7 +23,6 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 Collate = Callable[[list[Any]], Any]  # turns a list of samples into a pair (inputs, targets)
-_PARTS = 2
 
 
 def collate_of(task: object) -> Collate:
@@ -40,7 +39,7 @@ class _Own:
 
     def __call__(self, samples: list[Any]) -> Any:
         batch = self._collate(samples)
-        if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
+        if isinstance(batch, (tuple, list)) and len(batch) == 2:
             return batch
         raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
 
@@ -197,14 +196,10 @@ class _Steps(IterableDataset[Step]):
         workers, own = (1, 0) if worker is None else (worker.num_workers, worker.id)
         samples = _begun(self._stream, sharing, number, own)
         if callable(getattr(self._stream, "set_rank", None)):
-            size, turns = sharing.batch_per_rank * sharing.accumulate, slice(0, None, 1)
-            sharing = Sharing(
-                batch_per_rank=sharing.batch_per_rank, accumulate=sharing.accumulate, singles=sharing.singles
-            )
+            sharing, first, turns = replace(sharing, rank=0, world_size=1, even=False, seed=0), 0, 1
         else:
-            size, turns = sharing.step_samples, slice(skip + own, None, workers)
-        cut = _cut(samples, size, sharing.singles)
-        for one in islice(cut, turns.start, turns.stop, turns.step):
+            first, turns = skip + own, workers
+        for one in islice(_cut(samples, sharing.step_samples, sharing.singles), first, None, turns):
             yield _collated(one, sharing, self._collate)
 
 

@@ -343,10 +343,6 @@ def _number(name: str, value: object) -> float:
         raise TaskError(f"{name}: found {value!r:.80}, allowed: a number, or a tensor of one element") from None
 
 
-def _told_to_nobody(_name: str, _asked: Asked) -> None:
-    return
-
-
 _ELSEWHERE = {
     "set_user_attr": "Report numbers by trial.report, and print texts: `automl logs` shows them",
     "should_prune": "The loop over trial.epochs ends trials that are pruned",
@@ -367,7 +363,7 @@ class Asking:
     def __init__(self, spec: TrialSpec) -> None:
         self._proposed, self._seed, self._trial = spec.proposed, spec.seed, spec.trial
         self._answered: dict[str, Asked] = {}
-        self.tell: Callable[[str, Asked], None] = _told_to_nobody
+        self.tell: Callable[[str, Asked], None] = lambda _name, _asked: None
 
     @property
     def is_allowed(self) -> bool:

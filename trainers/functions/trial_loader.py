@@ -124,7 +124,11 @@ class Loaders:
         if is_training:
             _check_workers_begin_anew(options)
         if is_stream(dataset):
-            self._check_may_be_unequal(is_training=is_training)
+            if self._passes_together and not is_training:
+                raise TaskError(
+                    "trial.loader: a stream with shuffle=False cannot give all ranks equally many batches, which "
+                    "training.shard full needs. Use a dataset with a length"
+                )
             stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
             self._add(stream)
             batches = DataLoader(stream, batch_size=batch_size, **options)
@@ -146,13 +150,6 @@ class Loaders:
     def _add(self, sampler: SharingSampler | SharedStream) -> None:
         sampler.epoch = self._epoch
         self._samplers.append(sampler)
-
-    def _check_may_be_unequal(self, *, is_training: bool) -> None:
-        if self._passes_together and not is_training:
-            raise TaskError(
-                "trial.loader: a stream with shuffle=False cannot give all ranks equally many batches, which "
-                "training.shard full needs. Use a dataset with a length"
-            )
 
 
 def _check_has_no_sampler(options: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.process import BaseProcess, parent_process
+from multiprocessing.process import parent_process
 from typing import Any, NamedTuple, cast
 
 import psutil
@@ -177,16 +177,12 @@ def train_locally(
     if "RANK" in os.environ:
         place = place_in_environment(spec.device, group, presence)
         spec = replace(spec, world_size=place.world_size)
-        own = callbacks if place.rank == 0 else callbacks._replace(measurement=_nothing, part=_nothing)
+        own = callbacks if place.rank == 0 else callbacks._replace(measurement=lambda _: None, part=lambda _: None)
         return list(train_rank(spec, place, own, task))
     spec = replace(spec, world_size=world_size)
     if world_size == 1:
         return list(train_rank(spec, RankPlace(device=device_of(spec.device)), callbacks, task))
     return _train_in_processes(spec, callbacks, group)
-
-
-def _nothing(_: object) -> None:
-    return
 
 
 def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, group: GroupOptions) -> list[Measurement]:
@@ -257,7 +253,9 @@ def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) 
                 message = pipe.recv()
             except (EOFError, ConnectionResetError):
                 del open_pipes[pipe]
-                message = _death(rank, processes[rank])
+                processes[rank].join(_GRACE_SECONDS)
+                code = processes[rank].exitcode
+                message = None if code == 0 else LostError(f"rank {rank} died with exit code {code}")
             if isinstance(message, LostError):
                 lost = lost or (rank, message)
             elif message is not None:
@@ -266,14 +264,12 @@ def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) 
         yield lost
 
 
-def _death(rank: int, process: BaseProcess) -> LostError | None:
-    process.join(_GRACE_SECONDS)
-    return None if process.exitcode == 0 else LostError(f"rank {rank} died with exit code {process.exitcode}")
-
-
 def _end(processes: list[SpawnProcess]) -> None:
     running = [process for process in processes if process.is_alive()]
-    readers = [reader for process in running for reader in _children_of(process)]
+    readers: list[psutil.Process] = []
+    for process in running:
+        with suppress(psutil.NoSuchProcess):
+            readers += psutil.Process(process.pid).children(recursive=True)
     for process in running:
         process.kill()  # the process ignores SIGTERM
     for reader in readers:
@@ -282,13 +278,6 @@ def _end(processes: list[SpawnProcess]) -> None:
     for process in processes:
         process.join()
         process.close()
-
-
-def _children_of(process: SpawnProcess) -> list[psutil.Process]:
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 class _LocalRank(NamedTuple):

@@ -182,7 +182,11 @@ class EpochEnd:
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
         if isinstance(samples, StreamSamples):
-            self._check_may_be_unequal(samples)
+            if samples.is_shared_out and state.network.is_sharded:
+                raise TaskError(
+                    "validation_data is a stream with set_rank, but with shard: full all ranks need the same number of "
+                    "batches. Remove set_rank from the stream"
+                )
         elif state.network.is_sharded:
             fewest = len(share(len(samples), 0, group.world_size))
         whole = whole or WholeMetrics(self._task, self._spec.params, group.device)
@@ -195,13 +199,6 @@ class EpochEnd:
     def _outputs(self, model: nn.Module, inputs: Any, samples: int) -> Any:
         with self._memory.of_pass("evaluation", samples):
             return self._state.precision.evaluated(model, inputs)
-
-    def _check_may_be_unequal(self, samples: StreamSamples) -> None:
-        if samples.is_shared_out and self._state.network.is_sharded:
-            raise TaskError(
-                "validation_data is a stream with set_rank, but with shard: full all ranks need the same number of "
-                "batches. Remove set_rank from the stream"
-            )
 
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         communication = trained.steps * self._state.network.exchange_seconds()

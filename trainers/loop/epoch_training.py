@@ -33,10 +33,6 @@ NORM_EVERY_STEPS = 64
 """Steps between two gradient norms that are measured only for TensorBoard or MLflow."""
 
 
-def _nothing() -> None:
-    return
-
-
 class EpochTraining:
     """Trains on this rank's share of an epoch's samples. `layout` is None if an epoch ends with the stream."""
 
@@ -65,7 +61,7 @@ class EpochTraining:
         self._norms = GradientNorms(group.device) if has_norms else None
         self._feed: Feed | None = None
         self._first_step = state.step
-        self.on_step: Callable[[], None] = _nothing
+        self.on_step: Callable[[], None] = lambda: None
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
@@ -241,7 +237,7 @@ class EpochGrowth:
             )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
-        self.on_step: Callable[[], None] = _nothing
+        self.on_step: Callable[[], None] = lambda: None
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:

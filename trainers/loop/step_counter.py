@@ -29,15 +29,13 @@ class ExchangeTimes:
     def mean_seconds(self) -> float:
         """Return an exchange's mean time since the last call, including the wait for slower ranks."""
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
-        timed = self._timed_until(int(found.get("iteration", 0)))
+        step = int(found.get("iteration", 0))
+        timed = min(step, _ALWAYS_TIMED) + max(0, step // self._rate - _ALWAYS_TIMED // self._rate)
         seconds = 1e-9 * max(0, int(found.get("avg_backward_comm_time", 0))) * timed
         if timed > self._timed:
             self._mean = max(0.0, (seconds - self._seconds) / (timed - self._timed))
             self._timed, self._seconds = timed, seconds
         return self._mean
-
-    def _timed_until(self, step: int) -> int:
-        return min(step, _ALWAYS_TIMED) + max(0, step // self._rate - _ALWAYS_TIMED // self._rate)
 
 
 _ROOM = 1024

@@ -52,10 +52,6 @@ def _no_end() -> None:
     return None
 
 
-def _no_part(_: EpochPart) -> None:
-    return
-
-
 PartSaved = Callable[[Pending[EpochPart]], None]
 
 
@@ -125,7 +121,7 @@ class Trainer:
             # PowerSGD's error correction is not saved in checkpoints, and is reset in each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
-            self.on_part: Callable[[EpochPart], None] = _no_part
+            self.on_part: Callable[[EpochPart], None] = lambda _part: None
             self.facts = self._facts()
 
     @property

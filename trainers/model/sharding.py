@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,17 +52,15 @@ def _checkpointed(block: nn.Module, forward: Callable[..., Any], *, compiled: bo
     norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
     if not norms:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    contexts = partial(_contexts, norms)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(norms)
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     # The context cannot be compiled. Without it, a batch would count twice where the compiler gives up.
     return cast("Any", torch.compiler).disable(checkpointed) if compiled else checkpointed
-
-
-def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _statistics_kept(norms)
 
 
 @contextmanager

@@ -171,7 +171,9 @@ class Tabular(SplitTask):
             left_out=None if self._form.reading == 1 else self._reading.identifiers,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), self.classes)
-        self._parts = self._encode_parts(table, rows, others)
+        self._parts = parts_of(self.encoding.encode(table), self._targets(table), rows) | {
+            name: (self.encoding.encode(one), self._targets(one)) for name, one in others.items()
+        }
         if self._folds > 1:
             self._parts = with_folds(self._parts, None if labels is None else labels[rows[0]], self._folds)
         if class_weight is not None:
@@ -369,12 +371,6 @@ class Tabular(SplitTask):
 
         queries = queries_of(table, self._query)
         return split_queries(queries, **shares)
-
-    def _encode_parts(
-        self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]
-    ) -> dict[str, tuple[Matrix, Any]]:
-        parts = parts_of(self.encoding.encode(table), self._targets(table), rows)
-        return parts | {name: (self.encoding.encode(one), self._targets(one)) for name, one in others.items()}
 
     def _targets(self, table: Table) -> Any:
         if self.classes:

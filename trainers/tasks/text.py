@@ -97,7 +97,9 @@ class Text(SplitTask):
         self.classes = fit_classes(table, self._label)
         labels = encode_classes(table, self._label, self.classes)
         rows = split(labels, len(table), **(shares | dict.fromkeys(others, 0.0)))
-        words = _some_texts(table, self._text)
+        words = _texts(table, self._text)
+        if not any(words):
+            raise TaskError(f"{table.path}: the text column {self._text!r} is empty. Name another column")
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
             self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
@@ -243,7 +245,7 @@ def find_text_and_label(table: Table, text: str | int = "auto", label: str | int
     if len(table.names) < 2:
         problem = f"the only column is {shown(table.names[0])}"
         raise TaskError(f"{table.path}: {problem}. Name a column of texts and one of labels, and check the delimiter")
-    sizes = {name: _mean_length(table, name) for name in table.names}
+    sizes = {name: sum(map(len, _texts(table, name))) for name in table.names}
     label_name = None if label == "auto" else find_column(table, label, "task_options.label")
     if text == "auto":
         text_name = max((name for name in table.names if name != label_name), key=lambda name: sizes[name])
@@ -261,20 +263,8 @@ def find_text_and_label(table: Table, text: str | int = "auto", label: str | int
     return text_name, label_name
 
 
-def _mean_length(table: Table, name: str) -> float:
-    words = _texts(table, name)
-    return sum(map(len, words)) / len(words)
-
-
 def _distinct(table: Table, name: str) -> int:
     return len(table.columns[name].unique())
-
-
-def _some_texts(table: Table, column: str) -> list[str]:
-    found = _texts(table, column)
-    if not any(found):
-        raise TaskError(f"{table.path}: the text column {column!r} is empty. Name another column")
-    return found
 
 
 def _texts(table: Table, name: str) -> list[str]:

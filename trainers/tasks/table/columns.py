@@ -192,7 +192,10 @@ def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) ->
     bad = np.isinf(values) | no_numbers
     if bad.any():
         there = max(1, len(bad) - table.columns[name].null_count)
-        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / there)
+        row, share = int(np.argmax(bad)), 1 - bad.sum() / there
+        problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
+        cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
+        raise TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")
     return values
 
 
@@ -300,9 +303,3 @@ def _bent(scaled: Vector) -> Vector:
 
 def _floats(column: Any) -> Vector:
     return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _no_number(table: Table, name: str, row: int, *, share: float) -> TaskError:
-    problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
-    cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
-    return TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")
