@@ -102,7 +102,7 @@ class Followed:
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the keys of the section `training` that a training function may ignore, with their helpers."""
+    """Return the keys of the section `training` that only the training function can apply, with their helpers."""
     return {name: _HELPERS.get(name) for name, value in training.items() if not _is_followed_anyway(name, value)}
 
 

@@ -63,7 +63,7 @@ class Write:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Wait for the complete file, and return its bytes. Raises the TrainingError of a failed write."""
+        """Wait for the complete file, and return its size in bytes. Raises the TrainingError of a failed write."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:

@@ -37,7 +37,7 @@ _LEFT_SECONDS = 5.0
 
 
 def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> dict[str, Any]:
-    """Run the command described on standard input, and exit. With `is_preloaded`, the program's process returns."""
+    """Run the command on standard input, and exit. With `is_preloaded`, return it in the program's process."""
     global _news  # noqa: PLW0603 - a process has one
     _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.

@@ -159,7 +159,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the task's loss, or with `smoothing` its `smoothed_loss`. Raises TaskError if that is missing."""
+    """Return the task's loss, or with `smoothing` its `smoothed_loss`. Raises TaskError if the method is missing."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)

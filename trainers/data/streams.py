@@ -80,7 +80,7 @@ class Sharing:
 
 
 class StreamSamples:
-    """Samples of a task's stream, read by `workers` processes or this process. Messages name the method `what`."""
+    """Samples of a task's stream, read by `workers` processes or this process. Messages call the stream `what`."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.ranks.process_group import Group, gathered
 
 MEET_SECONDS = 1.0
-"""Seconds of training between broadcasts, which so take less than a thousandth of the time."""
+"""Seconds of training between broadcasts, which then take less than a thousandth of the time."""
 _MOST_GROWTH = 8
 """Limit for the growth of the interval in steps, because the first steps are the slowest."""
 

@@ -171,7 +171,7 @@ class Trainer:
             yield pending.told()
 
     def run(self, course: Course) -> None:
-        """Train as far as `course` allows, while a thread writes checkpoints. Its errors are raised later."""
+        """Train as far as `course` allows, while a thread writes checkpoints. Errors of writing are raised later."""
         self._counter.begin("first step")
         course.begin(self.facts)
         if self.epoch in self._spec.test_at:  # the trial resumed only to be tested

@@ -39,7 +39,7 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 _EXACT_STEPS = 2
-"""First steps in which PowerSGD sends whole gradients, because DDP rebuilds its buckets in the first."""
+"""First steps in which PowerSGD sends whole gradients, because DDP rebuilds its buckets in the first step."""
 
 _EPSILON = 1e-8  # added in the orthogonalization, so that zero gradients do not become NaN
 

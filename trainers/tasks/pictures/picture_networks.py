@@ -164,7 +164,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
-    """Return the network of weights. Raises TaskError unless their names and shapes fit a known network."""
+    """Identify the network of a file's weights. Raises TaskError unless names and shapes fit a known network."""
     blocks = [0] * len(_STAGES)
     for name in weights:
         found = _BLOCK.fullmatch(name)
