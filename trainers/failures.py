@@ -1,4 +1,4 @@
-"""Turns exceptions into picklable `TrainingError`s. No other module parses the messages of torch's errors."""
+"""Turns exceptions into picklable `TrainingError`s. Only this module parses messages of torch's errors."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ _OUT_OF_MEMORY = re.compile(
 _KILLED_READER = (
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (exited unexpectedly|is killed by signal: (Killed|Terminated))"
 )
-"""A DataLoader's message about a killed worker process; the usual cause is too little host memory."""
+"""A DataLoader's message about a killed worker process, usually for lack of host memory."""
 _LOST = re.compile(
     r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|timed out (waiting|after)"
     r"|connectFullMesh|failed to (connect|recv|send)|gloo/transport|NCCL error"
@@ -33,21 +33,21 @@ _LOST_BY_A_PROGRAM = re.compile(
     r"torch\.distributed\.Dist\w*Error|connectFullMesh|gloo/transport|NCCL error|ncclRemoteError|ncclSystemError"
     rf"|CUDA error|{_KILLED_READER}"
 )
-"""Only torch's own messages: a program may also lose connections that its ranks do not use."""
+"""Only torch's own messages, because a program may also lose connections of its own."""
 _USERS_FAULT_ON_DEVICE = re.compile(
     r"device-side assert|no kernel image|kernel image is invalid|invalid (configuration )?argument"
     r"|invalid device (function|ordinal)|invalid resource handle|initialization error|unsupported toolchain"
     r"|too many resources requested|CUBLAS_STATUS_(NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)",
     re.IGNORECASE,
 )
-"""Device errors caused by the user's code: another attempt would fail in the same way."""
+"""Device errors caused by the user's code, which another attempt would repeat."""
 _NOT_MAPPED = re.compile(r"unable to (open|stat|mmap)\b.* file <")
 _OF_THE_FILE = frozenset({None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
-"""Codes of `OSError`s caused by the path itself: it is a folder, or the file's offsets are wrong."""
+"""Codes of `OSError`s caused by the path (a folder) or by wrong offsets in the file."""
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be read or written: it is missing, damaged, of another trial, or the disk is full."""
+    """A checkpoint is missing, damaged or of another trial, or cannot be written."""
 
 
 class UnreadablePartError(CheckpointError):
@@ -57,15 +57,15 @@ class UnreadablePartError(CheckpointError):
 
 
 class StorageError(CheckpointError):
-    """The checkpoint folder or its disk does not work. The trial is intact, and continues once the disk works again."""
+    """The checkpoint folder or its disk fails. The trial is intact, and continues once the disk works again."""
 
     failure: Failure = "storage"
 
 
 def classify(exception: BaseException) -> TrainingError:
-    """Return `exception` itself if it is a `TrainingError`, otherwise the `TrainingError` for its type and message.
+    """Return the `TrainingError` for an exception: itself, or by its type and message.
 
-    A broken connection counts as lost only if torch reports it: a task may fail to read over a network (`OSError`).
+    A broken connection counts as lost only if torch reports it: a task may also read over a network (`OSError`).
     """
     if isinstance(exception, TrainingError):
         return exception
@@ -86,11 +86,12 @@ def classify(exception: BaseException) -> TrainingError:
 
 
 def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
-    """Return the error for a checkpoint file that cannot be read: it is missing or damaged, or its disk is unavailable.
+    """Return the error for an unreadable checkpoint file: missing, damaged, or its disk is unavailable.
 
-    The file counts as missing only if its grandparent folder exists, since that folder vanishes with an unmounted disk.
+    A file is missing only if its grandparent folder exists, because that folder vanishes with an unmounted disk.
     """
-    if isinstance(error, FileNotFoundError) and _is_folder(Path(path).parent.parent):
+    # `Path.is_dir` raises if the disk does not answer.
+    if isinstance(error, FileNotFoundError) and os.path.isdir(Path(path).parent.parent):  # noqa: PTH112
         return CheckpointError(f"checkpoint {path} is missing")
     is_wrong = isinstance(error, OSError) and error.errno in _OF_THE_FILE
     if (isinstance(error, OSError) and not is_wrong) or _NOT_MAPPED.search(str(error)):
@@ -101,12 +102,8 @@ def of_unread_file(path: str | Path, error: Exception) -> TrainingError:
     return CheckpointError(f"checkpoint {path} is damaged: {reason}")
 
 
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - `is_dir` raises if the disk does not answer
-
-
 def error_of_text(what: str, last_words: str, last_lines: Sequence[str]) -> TrainingError:
-    """Return the `TrainingError` for a failed program; its last lines of output decide the class of the error."""
+    """Return the `TrainingError` for a failed program, classified by its last lines of output."""
     text = "\n".join(last_lines)
     message = storable(f"{what}: {last_words}" if last_words else what)
     if _OUT_OF_MEMORY.search(text):

@@ -1,4 +1,4 @@
-"""Data that a study and its trials exchange: `TrialSpec` in, `Measurement`s and errors out. Does not import torch.
+"""Data that a study and its trials exchange: `TrialSpec`, `Measurement`s and errors. Does not import torch.
 
 TrainingError
 ├── TaskError          the user's code raised                     the trial fails as `error`
@@ -26,27 +26,27 @@ ALWAYS_MEASURED = (
     "cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
     "train_seconds", "data_seconds", "evaluation_seconds", "peak_memory_bytes",
 )  # fmt: skip
-"""Metrics of every trial; the first two are added by the controller, which knows prices."""
+"""Metrics of every trial. The controller, which knows prices, adds the first two."""
 
-TEST_SAMPLES = "test_samples"  # number of samples of the test part, beside test metrics
+TEST_SAMPLES = "test_samples"  # number of test samples, beside test metrics
 
 SOMETIMES_MEASURED = (
     "communication_seconds", "compute_seconds", "adascale_gain", "gradient_noise_scale", TEST_SAMPLES,
 )  # fmt: skip
 """Metrics that the trainer adds if it can measure them."""
 
-OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))  # names forbidden for a task's own metrics
+OUR_METRICS = frozenset((*ALWAYS_MEASURED, *SOMETIMES_MEASURED))  # a task's metrics need other names
 
 
 GROUP_INTERFACE = "AUTOML_GROUP_INTERFACE"
-"""Environment variable with the network interface through which all ranks of a pool reach each other, if known."""
+"""Environment variable with the network interface that connects all ranks of a pool, if known."""
 
-TEST_PREFIX = "test."  # prefix of metrics measured on the test part
+TEST_PREFIX = "test."  # prefix of metrics of the test part
 
-STDERR = "_stderr"  # ending of the name of a metric that is the standard error of another metric
+STDERR = "_stderr"  # ending of names of standard errors
 
 
-EXPLAINING_SECONDS = 5.0  # most seconds that the description of a model's answers may take
+EXPLAINING_SECONDS = 5.0  # limit for describing a model's answers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,29 +59,29 @@ class Diagnostics:
 
 
 def operations_path(trace: str | Path) -> Path:
-    """Return the path of the JSON file, beside a profiler's trace, that lists the most expensive operations."""
+    """Return the path, beside a profiler's trace, of the JSON list of the most expensive operations."""
     return Path(f"{trace}.operations")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSpec:
-    """Settings of one attempt of a trial, which each of its ranks receives.
+    """Settings of one attempt of a trial, for each of its ranks.
 
     Attributes:
         trial: Number of the trial within its study, from 0.
         attempt: Number of the attempt within its trial, from 1.
-        params: Parameters chosen by the search, without inactive ones.
+        params: Active parameters chosen by the search.
         training: The spec's `training` section; a parameter of the same name takes precedence.
         milestones: Epochs whose checkpoints are kept as models, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: Time after a checkpoint until a step or epoch writes the next one.
+        checkpoint_every_seconds: Least time between checkpoints.
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
-        test_at: Further epochs with test metrics; a trial that ends earlier has them at its end. A trial that resumes
-            at one of them is not trained: its saved model is measured on the test part.
+        test_at: Further epochs with test metrics, or the end of a shorter trial. A trial that resumes at such an epoch
+            is only tested.
         explain_seconds: Time to describe a tested model's answers, see `trainers.loop.epoch_metrics`; 0 describes none.
         python_path: Folders in front of `sys.path`, to import a task beside the spec.
         environment: Variables for a training function or command, unless set in its process.
-        proposed: Values for parameters requested at run time; the trial draws others itself. None forbids requests.
+        proposed: Values for parameters requested at run time; the trial draws others. None forbids requests.
     """
 
     study: str
@@ -108,13 +108,13 @@ class TrialSpec:
     diagnostics: Diagnostics = Diagnostics()
 
     def is_tested_at(self, epoch: int, *, is_last: bool) -> bool:
-        """Return whether the measurement after `epoch` has test metrics. `is_last` if the training ends there."""
+        """Return whether the measurement after `epoch` has test metrics. `is_last`: the training ends there."""
         return epoch in self.test_at or (is_last and (self.test_at_end or bool(self.test_at)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankAssignment:
-    """A process's rank, and how it reaches the other ranks of its trial.
+    """A process's rank, and its connection to the other ranks of its trial.
 
     Attributes:
         key: Identity of the attempt; orders with another key are ignored.
@@ -134,15 +134,14 @@ class RankAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialFacts:
-    """Facts about an attempt that are known once model and data are built, before the first step.
+    """Facts about an attempt, known once model and data are built.
 
     Attributes:
         base_learning_rate: The searched learning rate, for `reference_batch` samples a step.
         start_epoch: Epochs already done, 0 unless resumed.
         code_files: Hashes of the user's loaded files, by path; empty for a built-in task.
-        data_files: Hashes of the files that a task's options name, by path.
-        has_test_part: Whether the task has samples for testing.
-        can_explain: Whether the task describes a model's answers.
+        data_files: Hashes of files in a task's options, by path.
+        can_explain: The task can describe a model's answers.
     """
 
     base_learning_rate: float
@@ -165,15 +164,15 @@ class Measurement:
     """Message of a trial after an epoch, with metrics, duration and checkpoint.
 
     Attributes:
-        metrics: Averages over all ranks' samples; may be non-finite, the controller judges them.
+        metrics: Averages over all ranks' samples, possibly not finite.
         wall_seconds: Duration on rank 0, with validation and waiting for its checkpoint, without earlier saved parts.
-        ended: True if the ranks stopped here because the study ordered an end with a checkpoint.
-        complete: True if patience ran out (`early_stop_patience`): the trial's last epoch.
-        unsaved: True if a program that saves on request ended early with an unsaved epoch: it is no milestone, and
+        ended: The ranks stopped here because the study ordered an end with a checkpoint.
+        complete: This is the trial's last epoch: patience ran out (`early_stop_patience`).
+        unsaved: A program that saves on request ended early without saving this epoch, which is no milestone and
             replaces no kept model.
         age_seconds: Time from the epoch's end to the sending: short epochs are sent together, and wait for checkpoints.
         optimizer: Known `learning_rate` of the last step and `gradient_norm` (root mean square before clipping).
-        answers: Description of the answers to validation samples, as plain values, if the spec has `explain_seconds`.
+        answers: Description of answers to validation samples, as plain values, if the spec has `explain_seconds`.
     """
 
     epoch: int
@@ -190,41 +189,39 @@ class Measurement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Return all numbers of the epoch by name. A task's metric replaces the trainer's number of the same name."""
+        """Return all numbers of the epoch by name. A task's metric replaces the trainer's of the same name."""
         return {**self.optimizer, "wall_seconds": self.wall_seconds, **self.metrics}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochPart:
-    """Message of a trial after it saved a checkpoint within an epoch."""
+    """Message of a trial after a checkpoint within an epoch."""
 
     epoch: int
-    fraction: float  # part of that epoch's work that is done, between 0 and 1
-    wall_seconds: float  # time on rank 0 since the epoch, or its previous part, began
+    fraction: float  # part of the epoch's work that is done, between 0 and 1
+    wall_seconds: float  # time on rank 0 since the epoch or its previous part began
     checkpoint: str
     checkpoint_bytes: int
-    ended: bool = False  # true if the ranks stopped here by order
+    ended: bool = False  # the ranks stopped here by order
     age_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedFor:
-    """Message of a trial about a parameter that it requested at run time, with the parameter's value."""
+    """Message of a trial about a parameter requested at run time, with its value."""
 
     name: str
     asked: Asked
 
 
 class TrainingError(RunError):
-    """The trial cannot continue. Its record stores `failure`, the kind of the error."""
+    """The trial cannot continue. `failure` is the kind of the error."""
 
     failure: Failure = "error"
 
 
 class TaskError(TrainingError):
-    """The user's task raised, or returned something that cannot be trained on. The message holds the traceback."""
-
-    failure: Failure = "error"
+    """The user's task raised, or returned a wrong value. The message holds the traceback."""
 
 
 class NoTestPartError(TaskError):

@@ -1,4 +1,4 @@
-"""Options of the trainer: meaning and allowed values. Does not import torch, so that checking a spec is quick."""
+"""Options of the trainer: meaning and allowed values. Does not import torch, to check specs quickly."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _KEY = "parameter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerParameter:
-    """Meaning, default and allowed values of one trainer option."""
+    """Meaning, default and allowed values of a trainer option."""
 
     description: str
     default: ParameterValue
@@ -23,8 +23,8 @@ class TrainerParameter:
     at_least: float | None = None
     above: float | None = None  # exclusive lower bound
     below: float | None = None  # exclusive upper bound
-    choices: tuple[ParameterValue, ...] = ()  # values of a "choice"; for a number, words or null allowed instead
-    only_in_space: bool = False  # true for a parameter of the space that is no key of the spec's `training` section
+    choices: tuple[ParameterValue, ...] = ()  # values of a "choice"; for a number, other allowed values
+    only_in_space: bool = False  # a parameter of the space, but not a key of the spec's `training` section
 
     def allowed(self) -> str:
         """Return the allowed values, in words."""
@@ -37,7 +37,7 @@ class TrainerParameter:
         return f"{words} or {number}" if words else number
 
     def problem(self, value: object) -> str | None:
-        """Return the reason why a value is not allowed, on one line; None if it is allowed."""
+        """Return the reason why a value is not allowed, or None."""
         if any(same(choice, value) for choice in self.choices):
             return None
         if self.kind == "choice":
@@ -79,13 +79,12 @@ def _number(default: ParameterValue, description: str, **more: Any) -> Any:
 
 
 def _words(default: ParameterValue) -> tuple[ParameterValue, ...]:
-    """Return the allowed values that are not numbers: a default such as "auto" or null."""
     return () if isinstance(default, int | float) else (default,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerOptions:
-    """All trainer options with their defaults. Every other table of options is derived from this class."""
+    """All trainer options with their defaults, from which every other table of options is derived."""
 
     learning_rate: float = _number(
         0.1, "learning rate at reference_batch samples per optimizer step", above=0, only_in_space=True
@@ -181,7 +180,7 @@ TRAINER_PARAMETERS: Mapping[str, TrainerParameter] = MappingProxyType(
 
 
 RATE_OPTIONS = ("learning_rate", "lr_scaling", "batch_per_rank", "accumulate", "reference_batch")
-"""Options from which the scaled learning rate is computed, besides the optimizer's family."""
+"""Options that determine the scaled learning rate, besides the optimizer's family."""
 
 
 def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
@@ -191,16 +190,13 @@ def training_keys() -> Mapping[str, tuple[Any, ParameterValue]]:
 
 
 def related() -> tuple[tuple[str, ...], ...]:
-    """Return the names of the options that `clashes` checks, in pairs or alone."""
+    """Return the options that `clashes` checks, in pairs or alone."""
     pairs = ((one, other) for one, _, other, _, _ in _CLASHES)
     return tuple(dict.fromkeys([*pairs, *((name,) for name, _, _ in _NOT_ON_CPU)]))
 
 
 def clashes(values: Mapping[str, object], device: str | None = None) -> str | None:
-    """Return one line that says which option values are incompatible, and what to do; None if all are compatible.
-
-    Missing options are not checked. `device` is "cpu" or "cuda"; None skips checks that depend on the device.
-    """
+    """Return a line about incompatible values with a cure, or None. `device` None skips checks of the device."""
     for one, its_values, other, allowed, reason in _CLASHES:
         if one not in values or other not in values or values[one] not in its_values:
             continue
@@ -216,7 +212,7 @@ def clashes(values: Mapping[str, object], device: str | None = None) -> str | No
 
 
 def stream_problem(values: Mapping[str, object], *, has_own_schedule: bool) -> str | None:
-    """Return why a stream of unknown length cannot be trained on with these option values; None if it can."""
+    """Return the reason why these option values do not suit a stream of unknown length, or None."""
     if not same("auto", values["samples_per_epoch"]):
         return None
     needs, cure = "needs the number of steps, which is unknown for a stream", "Set samples_per_epoch: N"

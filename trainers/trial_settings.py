@@ -1,7 +1,7 @@
-"""Options of a trial, looked up in its parameters, then in the spec's `training` section, then in the defaults.
+"""Options of a trial: from its parameters, else from the spec's `training` section, else defaults.
 
 A training function must use each searched parameter: call a helper of `automl.Trial` that applies it, or read its
-value. A key of the section `training` that the function ignores is only reported, at launch: it is equal in all trials.
+value. An ignored key of the section `training` is only reported, at launch, because it is equal in all trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOLLOWED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial.batch_per_rank": ((), ("batch_per_rank",)),
     "trial.loader(dataset)": ((), ("single_sample_batches",)),
 }  # fmt: skip
-"""For each helper of `automl.Trial`: the options that it applies, and the options that it only reads."""
+"""Options that each helper of `automl.Trial` applies, and options that it only reads."""
 _HELPERS = {name: helper for helper, (names, _) in reversed(_FOLLOWED.items()) for name in names}
 _ALWAYS_FOLLOWED = frozenset(
     {
@@ -37,11 +37,11 @@ _ALWAYS_FOLLOWED = frozenset(
         "cudnn_benchmark", "find_unused_parameters", "checkpoint_async",
     }
 )  # fmt: skip
-"""Options that take effect before the training function is called, or in any helper."""
+"""Options that take effect before the training function runs, or in any helper."""
 
 
 def _noting(method: str, *, takes_name: bool = False) -> Any:
-    """Return a method of dict that also records the key that it is called with, or all keys, as read."""
+    """Return a method of dict that also records its key, or all keys, as read."""
     inherited = getattr(dict, method)
 
     def call(self: ReadParams, *arguments: Any, **named: Any) -> Any:
@@ -52,7 +52,7 @@ def _noting(method: str, *, takes_name: bool = False) -> Any:
 
 
 class ReadParams(dict[str, Any]):
-    """A trial's parameters as a dict. `read` has the names of the parameters that the training function has read."""
+    """A trial's parameters. `read` has the names that the training function has read."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
@@ -65,9 +65,9 @@ class ReadParams(dict[str, Any]):
 
 
 class Followed:
-    """Options that a training function uses: it has called a helper that applies them, or read them from `params`.
+    """Options that a training function uses, because it called a helper that applies them or read them from `params`.
 
-    A searched value that the trainer refuses is accepted as the function's own until it calls a helper for that option.
+    A value that the trainer refuses counts as the function's own, until it calls a helper for that option.
     """
 
     def __init__(self, spec: TrialSpec, params: ReadParams) -> None:
@@ -75,7 +75,7 @@ class Followed:
         self._helpers: dict[str, None] = {}
 
     def call(self, helper: str) -> None:
-        """Record a helper's call. Raises TaskError for values that it cannot apply, alone or with other helpers."""
+        """Record a helper's call. Raises TaskError for values that it cannot apply, alone or with others."""
         if helper in self._helpers:
             return
         self._helpers[helper] = None
@@ -83,7 +83,7 @@ class Followed:
         for name in chain(*_FOLLOWED[helper]):
             problem = TRAINER_PARAMETERS[name].problem(given[name]) if name in given else None
             if problem is not None:
-                cure = "Correct the value, rename your parameter, or do without the call"
+                cure = "Correct the value, rename your parameter, or remove the call"
                 raise TaskError(f"{name}: {problem}, because {helper} uses this option. {cure}")
         names = {name for called in self._helpers for name in chain(*_FOLLOWED[called])}
         values = {name: given.get(name, TRAINER_PARAMETERS[name].default) for name in names}
@@ -91,26 +91,23 @@ class Followed:
             raise TaskError(clash)
 
     def check(self, precision: str) -> None:
-        """Raise TaskError if the training function ignores a searched trainer option that is not at its default.
-
-        `precision` is the trial's resolved number format.
-        """
+        """Raise TaskError if the function ignores a searched option. `precision` is the resolved format."""
         followed = {name for helper in self._helpers for name in _FOLLOWED[helper][0]} | self._params.read
         for name, value in self._spec.params.items():
             if _is_followed_anyway(name, value) or name in followed or (name == "precision" and precision == "fp32"):
                 continue
             call = f"call {_HELPERS[name]}, " if name in _HELPERS else ""
-            allowed = f"{call}read it from trial.params, or take it out of the spec"
+            allowed = f"{call}read it from trial.params, or remove it from the spec"
             raise TaskError(f"{name} is {value!r}, but the training function ignores it: {allowed}")
 
 
 def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the keys of the spec's `training` section that a training function ignores, each with its helper."""
+    """Return the keys of the section `training` that only the training function can apply, with their helpers."""
     return {name: _HELPERS.get(name) for name, value in training.items() if not _is_followed_anyway(name, value)}
 
 
 def _is_followed_anyway(name: str, value: Any) -> bool:
-    """Return whether a training function may ignore an option: the user's own, at its default, or always applied."""
+    """Return whether a training function may ignore an option: its own, at its default, or always applied."""
     option = TRAINER_PARAMETERS.get(name)
     if option is None or value == option.default:
         return True
@@ -119,7 +116,7 @@ def _is_followed_anyway(name: str, value: Any) -> bool:
 
 _DEFAULT_EPOCHS = 20
 _MOST_DATA_PROCESSES = 8
-"""Limit for `data_workers: auto`: more processes would hold more batches in memory, and seldom read faster."""
+"""Limit for `data_workers: auto`. More processes hold more batches in memory, and seldom read faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,26 +127,27 @@ class Settings(TrainerOptions):
 
     @property
     def effective_batch(self) -> int:
-        """Samples per optimizer step over all ranks."""
+        """Samples per optimizer step on all ranks."""
         return self.batch_per_rank * self.world_size * self.accumulate
 
     def writes_in_background(self, device: str) -> bool:
-        """Return whether a thread writes checkpoints. On a CPU, such a thread would take the core that trains."""
+        """Return whether a thread writes checkpoints. On a CPU, the thread would take the core that trains."""
         if not isinstance(self.checkpoint_async, str):
             return self.checkpoint_async
         return device == "cuda" and not self.shard_offload
 
     def data_processes(self, cpus_beside_device: int) -> int:
-        """Return the number of processes that read a Dataset. `cpus_beside_device` is 0 if the rank trains on a CPU."""
+        """Return the number of processes that read a Dataset. `cpus_beside_device` is 0 for training on a CPU."""
         if not isinstance(self.data_workers, str):
             return self.data_workers
         return min(max(0, cpus_beside_device - 1), _MOST_DATA_PROCESSES)
 
 
 def settings_of(spec: TrialSpec, *, has_own_loop: bool = False) -> Settings:
-    """Return the settings of a trial, with its actual `world_size`. Raises TaskError for wrong values.
+    """Return a trial's settings, with its actual `world_size`. Raises TaskError for wrong values.
 
-    A training function or command (`has_own_loop`) may use an option's name otherwise; the settings keep its default.
+    A training function or command (`has_own_loop`) may use an option's name for another parameter; the settings then
+    keep the default.
     """
     given: dict[str, Any] = {**spec.training, **spec.params}
     for name, parameter in TRAINER_PARAMETERS.items():

@@ -54,7 +54,7 @@ def test_what_is_proposed_is_taken_where_it_lies_in_the_range() -> None:
         (
             "world_size",
             RANGE,
-            r"^world_size: the number of ranks is needed before .* numbers .*, or set space=\{'world_size': ...\}",
+            r"^world_size: the number of ranks must be known before .* numbers .*, or set space=\{'world_size': ...\}",
         ),
         ("", RANGE, "^name: found '', allowed: a text that is not empty"),
     ],
@@ -108,7 +108,7 @@ def test_an_objective_runs_with_what_it_asks_for() -> None:
         ("without_bounds", "trial.suggest_float: rate.low: found nan, allowed: a finite number"),
         ("without_any_choice", "trial.suggest_categorical: kind.choices: found [], allowed: at least one value"),
         ("twice_with_other_ranges", "trial.suggest_int: width: an earlier call with a whole number from"),
-        ("asks_for_ranks", "trial.suggest_int: world_size: the number of ranks is needed before"),
+        ("asks_for_ranks", "trial.suggest_int: world_size: the number of ranks must be known before"),
     ],
 )
 def test_bad_calls_fail_the_trial_with_one_line(objective: str, words: str) -> None:

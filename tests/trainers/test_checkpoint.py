@@ -188,7 +188,9 @@ def test_an_exported_model_gives_the_recorded_metrics_by_instructions_of_any_ver
 def test_lines_that_a_checkpoint_brings_are_said_to_be_its_own_and_names_stay_text() -> None:
     content = {"spec": {"task": "mine:train"}, "how_to_load": "import os; os.system('id')\x1b[2J"}
     lines = _lines_that_load("one.pt", content, {"a\nimport os": {}}, None)
-    assert "# The checkpoint has the following lines: read them before you run them.\nimport os; os.system" in lines
+    assert (
+        "# The following lines come from the checkpoint. Read them before you run them.\nimport os; os.system" in lines
+    )
     assert "\x1b" not in lines
     assert "\nimport os\n" not in lines
     files = _lines_that_load("one.pt", content | {"files": {"a\nimport os": None}}, None, None)

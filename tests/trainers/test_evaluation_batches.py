@@ -113,7 +113,7 @@ def test_derived_metrics_stand_beside_the_others() -> None:
     [
         (3, "derived_metrics: found 3, allowed: a mapping"),
         ({"a": "b"}, "allowed: a mapping of names to numbers"),
-        ({"mine": 1.0}, "'mine' is measured already. Choose another name"),
+        ({"mine": 1.0}, "'mine' is already measured. Choose another name"),
         ({"val_loss": 1.0}, "every trial has a metric 'val_loss' already"),
     ],
 )

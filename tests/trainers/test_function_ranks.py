@@ -120,7 +120,7 @@ def test_the_first_attempt_says_what_would_be_lost_and_one_without_checkpoints_n
     ("params", "words"),
     [
         ({"clip_norm": 1.0}, "clip_norm is 1.0, but the training function ignores it: call trial.step("),
-        ({"precision": "bf16"}, "call trial.autocast(), read it from trial.params, or take it out of the spec"),
+        ({"precision": "bf16"}, "call trial.autocast(), read it from trial.params, or remove it from the spec"),
         ({"schedule": "constant"}, "'constant', but the training function ignores it: read it from trial.par"),
         ({"momentum": 0.5}, "call trial.optimizer(parameters)"),
         ({"accumulate": 2}, "call trial.step(optimizer)"),

@@ -68,8 +68,8 @@ def fails(trial):
 
 CASES = {
     parses: "parse_args() found the arguments of the trial's process. Take the values from trial.params, or give",
-    joins: "init_process_group: the study forms a group where a trial has several ranks, and one rank needs none",
-    leaves: "leave destroy_process_group out",
+    joins: "init_process_group: the study forms the group if a trial has several ranks; one rank needs no group",
+    leaves: "remove destroy_process_group",
     asks_for_the_group: "Use trial.rank and trial.mean",
     names: "trial.set_user_attr does not exist in a training function. Report numbers by trial.report, and print texts",
     suggests: "trial.suggest_float does not exist in a training function. Its parameters are in trial.params",
@@ -126,8 +126,8 @@ def line_of(group, function):
 @pytest.mark.xdist_group("ranks")
 def test_ranks_that_form_their_own_group_say_so(ranks):
     joined, left = ranks.run(2, line_of, joins), ranks.run(2, line_of, leaves)
-    assert ["a group already. Leave the call out" in one for one in joined] == [True, True]
-    assert ["leave destroy_process_group out" in one for one in left] == [True, True]
+    assert ["already in a group. Remove the call" in one for one in joined] == [True, True]
+    assert ["remove destroy_process_group" in one for one in left] == [True, True]
     assert ranks.run(2, trained_on, reports) == [2, 2]
 
 

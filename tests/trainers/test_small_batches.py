@@ -69,7 +69,7 @@ def test_batches_of_one_sample_train_with_batch_norm_only_where_they_are_last() 
     # How many values of a channel a sample has depends on the images, so single samples are merged here, too.
     pooled = {"kind": "pooled", "n": 33}
     assert torch.isfinite(run_trial(Group(), spec_of(options=pooled))["weights"]["1.norm.running_var"]).all()
-    with pytest.raises(TaskError, match=r"a batch leaves BatchNorm one value .* Set batch_per_rank to"):
+    with pytest.raises(TaskError, match=r"BatchNorm got one value .* Set batch_per_rank to"):
         run_trial(Group(), spec_of(options=pooled, params={"batch_per_rank": 1}))
 
 

@@ -58,7 +58,7 @@ S = TypeVar("S")
 
 
 def write_whole_file(path: str | Path, write: Callable[[BinaryIO], T], send: Callable[[Save], S]) -> tuple[T, S]:
-    """Write a file at `path` atomically with the function `write`. Raises the errors of `write_atomically`."""
+    """Write a file with `write`, store it with `send`, and return both results. Errors as in `write_atomically`."""
     noting: _NotingWriter | None = None
     written: list[T] = []
 
@@ -98,7 +98,7 @@ class _NotingWriter:
 
 
 class UntrustedFileError(TaskLoadError):
-    """A file names user code. The message says how the caller permits running it."""
+    """A file names user code. The message says how to permit running it."""
 
 
 def task_of_file(
@@ -107,13 +107,13 @@ def task_of_file(
     """Return the task of a file's model. A user task is imported only if the caller names it.
 
     Args:
-        content: The file's `task` (a name) and `task_options` (constructor arguments).
-        task: Task that the caller trusts, or its name; None trusts only built-in tasks.
+        content: Mapping with `task` (a name) and `task_options` (constructor arguments).
+        task: Trusted task, or its name; None trusts only built-in tasks.
 
     Raises:
-        UntrustedFileError: The file names a task that is not built in, and `task` is None.
+        UntrustedFileError: The file names a user task, and `task` is None.
         CheckpointError: The file's task or options are malformed.
-        TaskLoadError: The caller's task cannot be found, or refuses the options.
+        TaskLoadError: `task` cannot be found, or refuses the options.
     """
     if task is not None and not isinstance(task, str):
         return task
@@ -145,7 +145,7 @@ HOW_NOT_WHAT = frozenset({
     "accumulate", "activation_checkpointing", "batch_per_rank", "bucket_mb", "checkpoint_async", "compile",
     "data_workers", "find_unused_parameters", "shard", "shard_offload", "world_size",
 })  # fmt: skip
-"""Parameters that divide the same steps among other ranks, passes or memory. A resumed trial may change them."""
+"""Parameters that change only how steps are computed, not their result. A resumed trial may change them."""
 
 _NAME = re.compile(r"epoch-(\d+)(?:\.step-(\d+))?\.attempt-\d+\.pt")
 _LATEST = "latest"  # name of the object that names the checkpoint to resume from
@@ -154,7 +154,7 @@ _KEYS = frozenset({"format", "model", "optimizer", "scheduler", "rng", "position
 
 
 def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str | None:
-    """Return the path or URL of the checkpoint after `epoch`, or after `step` steps in it; None without checkpoints."""
+    """Return the path or URL of the checkpoint after `epoch`, or after `step` steps of it; None without a folder."""
     if spec.checkpoint_folder is None:
         return None
     part = "" if step is None else f".step-{step:08d}"
@@ -163,15 +163,12 @@ def checkpoint_path(spec: TrialSpec, epoch: int, step: int | None = None) -> str
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the most training in a folder, or None."""
+    """Return a folder's checkpoint with the most training, or None."""
     return max((path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name)), key=_progress, default=None)
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the checkpoint from which a single training resumes, or None. Raises OSError.
-
-    In an object store, the name comes from `note_latest`, because listings may be out of date.
-    """
+    """Return the checkpoint to resume from, or None; in an object store, as `note_latest` stored. May raise OSError."""
     if not is_url(folder):
         found = last_checkpoint(Path(folder))
         return None if found is None else str(found)
@@ -183,7 +180,7 @@ def latest_checkpoint(folder: str) -> str | None:
 
 
 def note_latest(path: str) -> None:
-    """Store in an object store the name of the checkpoint to resume from; not needed in a folder. Raises OSError."""
+    """Store the name of the checkpoint to resume from, in an object store only. Raises OSError."""
     if is_url(path):
         name = name_of(path)
         place_of(path).write_note(joined(path.removesuffix(f"/{name}"), _LATEST), name)
@@ -195,13 +192,13 @@ def _progress(path: Path) -> tuple[int, float]:
 
 
 def epoch_of(path: Path | str) -> int:
-    """Return the number of complete epochs according to a checkpoint's name, or 0."""
+    """Return the number of complete epochs in a checkpoint's name, or 0."""
     named = _NAME.fullmatch(name_of(path))
     return int(named[1]) - bool(named[2]) if named else 0
 
 
 def essentials(spec: TrialSpec) -> dict[str, Any]:
-    """Return the fields of a TrialSpec that identify the trained model, as plain values."""
+    """Return the fields that identify the trained model, as plain values."""
     return {
         "study": spec.study,
         "trial": spec.trial,
@@ -219,13 +216,13 @@ def essentials(spec: TrialSpec) -> dict[str, Any]:
 def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts = NO_PARTS) -> int:
     """Save `content` at `path`, after its `parts` were written. Returns the size of all files in bytes.
 
-    No reader ever finds half a file, even after a power loss.
+    Readers never find half a file, even after a power loss.
 
     Raises:
-        StorageError: The disk, the folder or the object store refuses the file.
-        CheckpointError: Something in the content cannot be saved.
+        StorageError: The disk or the object store refuses the file.
+        CheckpointError: A value in the content cannot be saved.
         OutOfMemoryError: The host has no memory left.
-        LostError: The device that holds a tensor has failed.
+        LostError: The device of a tensor has failed.
     """
 
     def send(save: Save) -> int:
@@ -236,7 +233,7 @@ def write_atomically(content: Mapping[str, Any], path: str | Path, parts: Parts 
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return a checkpoint with all tensors on the CPU; raises CheckpointError if it is missing or damaged."""
+    """Return a checkpoint with all tensors on the CPU. Raises CheckpointError if it is missing or damaged."""
     content: dict[str, Any] = with_whole_tensors(open_checkpoint(path))
     return content
 
@@ -247,7 +244,7 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def open_with_shares(path: str | Path) -> tuple[dict[str, Any], list[tuple[ShareFile, ShareFacts]]]:
-    """Return a checkpoint as `open_checkpoint` does, and its shares. A single file has none."""
+    """Return the content as `open_checkpoint` does, and the shares (none for a single file)."""
     content = read_plain(path)
     has_shares = content.get("format") == FORMAT_WITH_SHARES and "shares" in content
     if content.get("format") == _FORMAT_OF_OLD_SHARES:
@@ -294,7 +291,7 @@ def _is_named(value: object, kind: Any) -> bool:
 def read_plain(path: str | Path, *, mapped: bool = True, fresh: bool = False) -> dict[str, Any]:
     """Return the dict saved at `path`, with tensors on the CPU. Executes no code from the file.
 
-    Raises StorageError (disk or store do not answer), CheckpointError (missing or damaged file) or OutOfMemoryError.
+    Raises StorageError (disk or store fails), CheckpointError (missing or damaged file) or OutOfMemoryError.
     """
     with closing(_opened(str(path), fresh=fresh)) if is_url(path) else nullcontext(path) as source:
         try:
@@ -319,7 +316,7 @@ def _opened(path: str, *, fresh: bool) -> BinaryIO:
 
 
 def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effective_batch: int) -> None:
-    """Raise CheckpointError unless a checkpoint has the task, parameters, seed and effective batch of the trial."""
+    """Raise CheckpointError unless a checkpoint has the trial's task, parameters, seed and effective batch."""
     mine, theirs = essentials(spec), content["spec"]
     for key in ("task", "params", "seed"):
         if _what(mine[key]) != _what(theirs[key]):
@@ -372,8 +369,8 @@ def _weights_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def load_model(path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in evaluation mode.
 
-    `task` is required for user tasks, because the name in a file is not trusted. Raises CheckpointError if the file
-    cannot be read or its weights no longer fit, and TaskLoadError if the task cannot be found, or is required.
+    User tasks need `task`, because the name in a file is not trusted. Raises CheckpointError if the file cannot be
+    read or its weights do not fit, and TaskLoadError if the task is missing or cannot be found.
     """
     content = open_checkpoint(path)
     spec = content["spec"]
@@ -381,7 +378,7 @@ def load_model(path: str | Path, task: str | Task | None = None, python_path: Se
 
 
 def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Mapping[str, Any]) -> nn.Module:
-    """Return the task's model with `weights`, in evaluation mode. Raises CheckpointError if the weights do not fit."""
+    """Return the task's model with `weights`, in evaluation mode. Raises CheckpointError if they do not fit."""
     with fits_the_model(path):
         model = model_of(task, params)
         model.load_state_dict(in_memory(weights))
@@ -390,7 +387,7 @@ def rebuild(path: str | Path, task: Task, params: Mapping[str, Any], weights: Ma
 
 @contextmanager
 def fits_the_model(path: str | Path) -> Iterator[None]:
-    """Turn errors of torch or the task into `CheckpointError`s about the file, except errors of the device."""
+    """Turn errors of torch or the task, except device errors, into `CheckpointError`s about the file."""
     try:
         yield
     except TrainingError:

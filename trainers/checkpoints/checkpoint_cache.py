@@ -20,14 +20,14 @@ from typing import Any, BinaryIO, cast
 FOLDER_VARIABLE = "AUTOML_CACHE_FOLDER"
 GIB_VARIABLE = "AUTOML_CACHE_GIB"
 DEFAULT_GIB = 20.0
-DRAFT_SECONDS = 86_400.0  # age in seconds from which the process of an unfinished file counts as dead
-_LOCKS = 64  # number of lock files: objects may share one, so none has to be deleted
+DRAFT_SECONDS = 86_400.0  # age in seconds from which an unfinished file counts as abandoned
+_LOCKS = 64  # number of lock files, which objects share, so that none has to be deleted
 _COPY, _DRAFT = ".copy", ".draft"
 log = logging.getLogger(__name__)
 
 
 class DamagedObjectError(Exception):
-    """An object's content differs from the content that was written."""
+    """An object's content has changed since it was written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,16 +39,16 @@ class Content:
 
 
 class CheckpointCache:
-    """Folder of copies for all processes of this machine. The newest copy is kept even if it exceeds `most_bytes`."""
+    """Folder of copies for all processes of this machine. Keeps the newest copy even above `most_bytes`."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Yield an empty file in the folder, which is deleted after the block unless `keep` took it. Raises OSError.
+        """Yield an empty file, which is deleted after the block unless `keep` took it. Raises OSError.
 
-        Deletes copies over the limit first, even the newest: a disk filled by others must not refuse a checkpoint.
+        First deletes copies over the limit, even the newest, so that a full disk does not refuse a checkpoint.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._evict(spares=0)
@@ -60,12 +60,12 @@ class CheckpointCache:
             Path(name).unlink(missing_ok=True)
 
     def keep(self, draft: Path, url: str, content: Content) -> None:
-        """Turn a draft into the copy of an object, and delete the oldest copies over the limit."""
+        """Make a draft the copy of an object, and delete the oldest copies over the limit."""
         draft.replace(self._path(url, content))
         self._evict(spares=1)
 
     def open(self, url: str, content: Content, fetch: Callable[[Path], None], *, fresh: bool = False) -> BinaryIO:
-        """Open the copy of an object, fetched if necessary. Raises DamagedObjectError, OSError or `fetch`'s errors."""
+        """Open an object's copy; fetch it if necessary. Raises DamagedObjectError, OSError or errors of `fetch`."""
         path = self._path(url, content)
         if not fresh and (file := _whole(path, content)):
             return file
@@ -99,7 +99,7 @@ class CheckpointCache:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name in the block. The kernel frees the lock if its holder dies."""
+        """Hold the lock of a name in the block. The kernel frees it if the holder dies."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         number = int(_digest(name), 16) % _LOCKS
         with (self._folder / f"lock-{number}").open("wb") as file:
@@ -117,7 +117,7 @@ class CheckpointCache:
                     elif entry.name.endswith(_COPY):
                         copies.append((about.st_mtime, about.st_size, entry.path))
                         total += about.st_size
-            # On a fuller disk the limit is lower: half of the copies and the free space together.
+            # The copies may fill at most half of the space that they and the free space make up.
             most_bytes = min(self._most_bytes, (total + shutil.disk_usage(self._folder).free) // 2)
             for _, size, path in sorted(copies)[: len(copies) - spares]:
                 if total <= most_bytes:
@@ -127,7 +127,7 @@ class CheckpointCache:
 
 
 def cache_of_this_machine() -> CheckpointCache:
-    """Return the cache that environment variables describe. Raises OSError if AUTOML_CACHE_GIB is not a number."""
+    """Return the cache set by environment variables. Raises OSError if AUTOML_CACHE_GIB is not a number."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = Path(os.environ.get(FOLDER_VARIABLE) or home / "automl" / "checkpoints").absolute()
     given = os.environ.get(GIB_VARIABLE) or DEFAULT_GIB
@@ -140,7 +140,7 @@ def cache_of_this_machine() -> CheckpointCache:
 
 
 def _whole(path: Path, content: Content) -> BinaryIO | None:
-    """Open a copy if it is intact, and mark it as used; None if it is missing or damaged."""
+    """Open an intact copy and mark it as used; None if it is missing or damaged."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -182,7 +182,7 @@ class _HashingWriter:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """Return the checksum of the rest of an open file."""
+    """Return the checksum of an open file from its position on."""
     return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""Places where checkpoints are stored: a folder of this machine or of a file server, or an object store.
+"""Stores checkpoints in a folder of this machine or a file server, or in an object store.
 
 A checkpoint exists completely or not at all, even if its writer dies: ranks write parts (`write_part`), then `write`
-makes the checkpoint visible. `delete` removes the main file first, then the parts. Errors are `OSError`s. Libraries of
-object stores are loaded on first use, because the controller imports this module.
+makes the checkpoint visible. `delete` removes the main file first. Errors are `OSError`s. Libraries of object stores
+are loaded on first use, because the controller imports this module.
 """
 
 import os
@@ -15,7 +15,7 @@ from trainers.checkpoints.locations import NO_PARTS, Parts, Place, Save, check_l
 
 
 def place_of(path: str | Path) -> Place:
-    """Return the place for a path or URL. Raises MissingLibraryError if an object store's library is not installed."""
+    """Return the place of a path or URL. Raises MissingLibraryError."""
     return _object_store(str(path)) if is_url(path) else LocalPlace()
 
 
@@ -27,10 +27,10 @@ def _object_store(url: str) -> Place:
 
 
 class LocalPlace:
-    """Folders of this machine, or of a file server that is mounted on it."""
+    """Folders of this machine or of a mounted file server."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
-        """Write a file that even a power loss cannot leave half written; see `Place`."""
+        """Write a file atomically, even if power fails; see `Place`."""
         final = Path(path)
         draft = final.with_name(f".{final.name}.{os.getpid()}.tmp")
         try:
@@ -53,17 +53,17 @@ class LocalPlace:
         return size + sum(part.bytes for part in parts.values())
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part, and compute its checksum; see `Place`."""
+        """See `Place`."""
         written: list[Content] = []
         self.write(path, lambda file: written.append(hashed(save, file)))
         return written[0]
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:  # noqa: ARG002 - there are no copies
-        """Open a file; see `Place`."""
+        """See `Place`."""
         return Path(path).open("rb")
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:  # noqa: ARG002 - as above
-        """Open a part and compare its checksum; see `Place`."""
+        """See `Place`."""
         file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
         if os.fstat(file.fileno()).st_size != content.bytes or sha256_of(file) != content.sha256:
             file.close()
@@ -72,35 +72,33 @@ class LocalPlace:
         return file
 
     def delete(self, path: str) -> None:
-        """Delete a file, and then the parts beside it; see `Place`."""
+        """See `Place`."""
         main = Path(path)
         main.unlink(missing_ok=True)
         for share in list(shares_of(main)):
             share.unlink(missing_ok=True)
 
     def withdraw(self, path: str) -> None:
-        """Delete only the main file; see `Place`."""
+        """See `Place`."""
         Path(path).unlink(missing_ok=True)
 
     def size(self, path: str) -> int:
-        """Return the size of a file and of the parts beside it; see `Place`."""
+        """See `Place`."""
         main = Path(path)
         return sum(file.stat().st_size for file in (main, *shares_of(main)))
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a small file; see `Place`."""
+        """See `Place`."""
         self.write(path, lambda file: file.write(text.encode()))
 
     def read_note(self, path: str) -> str:
-        """Read a small file; see `Place`."""
+        """See `Place`."""
         return Path(path).read_text(encoding="utf-8")
 
-    def delete_note(self, path: str) -> None:
-        """Delete a small file; see `Place`."""
-        Path(path).unlink(missing_ok=True)
+    delete_note = withdraw
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file to find out whether there is room, and remove it; see `Place`."""
+        """See `Place`."""
         file = Path(folder) / f".room.{os.getpid()}.tmp"
         self.write(str(file), lambda opened: opened.write(bytes(size)))
         file.unlink()

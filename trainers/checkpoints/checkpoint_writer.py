@@ -28,7 +28,7 @@ from trainers.ranks.process import PeakMemory
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
-LOOK_SECONDS = 1.0  # seconds between two checks of a waiting thread for progress of the write
+LOOK_SECONDS = 1.0  # seconds between two checks for progress of a write
 
 N = TypeVar("N", Measurement, EpochPart)
 Save = Callable[[Mapping[str, Any]], int]
@@ -63,7 +63,7 @@ class Write:
             self._done.set()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> int:
-        """Wait until the file is complete, and return its size in bytes. Raises the TrainingError of a failed write."""
+        """Wait for the complete file, and return its size in bytes. Raises the TrainingError of a failed write."""
         seen = 0
         while not self._done.wait(LOOK_SECONDS):
             if self._parts != seen:
@@ -74,7 +74,7 @@ class Write:
         return self._size
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the end of the write, and return whether it has ended."""
+        """Return whether the write ends within `seconds`."""
         return self._done.wait(max(seconds, 0.0))
 
     def _count(self) -> None:
@@ -82,7 +82,7 @@ class Write:
 
 
 def written(size: int) -> Write:
-    """Return a `Write` that has already ended, for a file of `size` bytes."""
+    """Return the ended `Write` of a file of `size` bytes."""
     write = Write()
     write.run(lambda: size)
     return write
@@ -90,18 +90,18 @@ def written(size: int) -> Write:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending(Generic[N]):
-    """Message that is sent once its file is complete. `write` is None if this rank writes no file."""
+    """Message to send once its file is complete. `write` is None if this rank writes no file."""
 
     news: N
     write: Write | None = None
 
     def told(self) -> N:
-        """Wait until the file is complete, and return the message."""
+        """Wait for the complete file, and return the message."""
         return self.news if self.write is None else replace(self.news, checkpoint_bytes=self.write.wait())
 
 
 class FileWriter:
-    """Writes one file after another, either in the calling thread, or from a copy of the content in a second thread."""
+    """Writes one file after another, in the calling thread or in a second thread."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -109,7 +109,7 @@ class FileWriter:
         self.last = written(0)
 
     def write(self, content: Callable[[], Mapping[str, Any]], save: Save, *, in_background: bool) -> Write:
-        """Wait for the last file, then write `content`. With `in_background`, a thread writes a copy of it.
+        """Wait for the last file, then write `content`. With `in_background`, a thread writes a copy of `content`.
 
         Raises the TrainingError of the last file, or of this file if the calling thread writes it.
         """
@@ -125,17 +125,17 @@ class FileWriter:
         return write
 
     def close(self) -> None:
-        """Wait for the last file. Its error is raised only by `Write.wait`."""
+        """Wait for the last file. Only `Write.wait` raises its error."""
         with suppress(TrainingError):
             self.last.wait(self._tick)
 
 
 _RESTS = 20
-"""Within an epoch: least ratio of training time to the time that the last checkpoint took, before the next one."""
+"""Least training time between checkpoints within an epoch, in durations of the last checkpoint."""
 
 
 class CheckpointWriter:
-    """Writes a trial's checkpoints: on rank 0, or with sharded state on every rank a share."""
+    """Writes a trial's checkpoints: on rank 0, or with sharded state a share on every rank."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class CheckpointWriter:
         self._written_at, self._wait_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, within_epoch: bool = False) -> bool:
-        """Return whether a checkpoint is due: the last one is complete, and `checkpoint_every_seconds` have passed.
+        """Return whether the last checkpoint is complete and `checkpoint_every_seconds` have passed.
 
-        Within an epoch, checkpoints take at most a twentieth of the time. After a failed write the next checkpoint is
-        due at once, so that all ranks raise the error together.
+        Within an epoch, checkpoints take at most a twentieth of the time. After a failed write a checkpoint is due at
+        once, so that all ranks raise the error together.
         """
         if self._files.last.has_failed:
             return True
@@ -166,7 +166,7 @@ class CheckpointWriter:
         return self._files.last.is_done and since >= max(self._spec.checkpoint_every_seconds, least_rest)
 
     def read(self, path: str, *, together: bool) -> dict[str, Any]:
-        """Return the checkpoint to resume from. With `together`, all ranks read it at once, and all raise any error."""
+        """Return the checkpoint to resume from. With `together`, all ranks read, and raise any rank's error."""
         content = open_together(path, self._group) if together else checkpoints.open_checkpoint(path)
         checkpoints.check_belongs(content, self._spec, path, self._effective_batch)
         if self._memory is not None:
@@ -176,10 +176,7 @@ class CheckpointWriter:
     def write(
         self, content: Callable[[], Mapping[str, Any]], epoch: int, step: int | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint. Returns its path and its `Write`, which is None if this rank writes nothing.
-
-        `step` is the number of optimizer steps done, if the epoch has not ended.
-        """
+        """Write a checkpoint, after `step` steps of an unfinished epoch. Returns its path and `Write`, if any."""
         path = checkpoints.checkpoint_path(self._spec, epoch, step)
         if path is None or not (self._is_shared or self._group.rank == 0):
             return path, None
@@ -197,7 +194,7 @@ class CheckpointWriter:
         return partial(write_shared, path=path, group=self._group, gather=gather)
 
     def content(self, epoch: int, metrics: Mapping[str, float], **parts: Any) -> dict[str, Any]:
-        """Return this rank's content for a checkpoint after `epoch` epochs; `parts` are added to it."""
+        """Return this rank's content of a checkpoint after `epoch` epochs, with `parts` added."""
         static = {"latency_ms": 0.0, "effective_batch": self._effective_batch} | parts.pop("static", {})
         if self._memory is not None:
             static["peak_memory_bytes"] = max(self._memory.peak_bytes(), metrics.get("peak_memory_bytes", 0.0))
@@ -224,16 +221,16 @@ _UNCHANGING = (bool, int, float, complex, str, bytes, type(None), torch.dtype, t
 
 
 class StateCopies:
-    """Copies nested containers with their tensors into the memory of the last copy.
+    """Copies nested containers with their tensors, reusing the memory of the last copy.
 
-    On a GPU this memory is pinned, so the host need not wait. Reuse avoids page faults, which take longer than copies.
+    Copies from a GPU go to pinned memory without waiting. Reuse avoids page faults, which take longer than copies.
     """
 
     def __init__(self) -> None:
         self._kept: dict[_Form, list[Tensor]] = {}
 
     def of(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `content` on the CPU. Tensors that are identical in `content` are identical in the copy."""
+        """Return a copy of `content` on the CPU. A tensor that occurs twice is copied once."""
         copying = _Copying(self._kept)
         copied = {name: copying.of(value) for name, value in content.items()}
         for device in copying.devices:

@@ -1,7 +1,7 @@
-"""Names checkpoints by paths of this machine or URLs of an object store. Imports only small modules.
+"""Paths and URLs of checkpoints. Imports only small modules.
 
-A checkpoint has the name of its main file, which is written last: `epoch-0003.attempt-1.pt`. Beside it are the ranks'
-shares of sharded weights and optimizer state, such as `epoch-0003.attempt-1.rank-0-of-4.bin`.
+The main file `epoch-0003.attempt-1.pt` is written last. Beside it are the ranks' shares of sharded weights and
+optimizer state, such as `epoch-0003.attempt-1.rank-0-of-4.bin`.
 """
 
 import glob
@@ -21,18 +21,18 @@ _SHARE = re.compile(r"(.+)\.rank-\d+-of-\d+\.bin")
 
 
 def share_path(main: str | Path, rank: int, world_size: int) -> str:
-    """Return the path or URL of the file in which a rank stores its share of a checkpoint."""
+    """Return the path or URL of a rank's share of a checkpoint."""
     return f"{str(main).removesuffix('.pt')}.rank-{rank}-of-{world_size}.bin"
 
 
 def main_path(share: Path) -> Path | None:
-    """Return the path of the main file for the path of a rank's share; None if the path is not a share's."""
+    """Return the main file of a rank's share; None if the path is not a share's."""
     named = _SHARE.fullmatch(share.name)
     return None if named is None else share.with_name(f"{named[1]}.pt")
 
 
 def shares_of(main: Path) -> Iterator[Path]:
-    """Yield all ranks' shares beside a main file, including shares that the main file does not name."""
+    """Yield all shares beside a main file, even shares that it does not name."""
     yield from main.parent.glob(f"{glob.escape(main.stem)}.rank-*-of-*.bin")
 
 
@@ -62,7 +62,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 TRIAL_FOLDER = re.compile(r"trial-\d{5,}(?:-seed-\d+)?")
-"""Pattern of names of a trial's folders, in the search or in a confirming training with a seed."""
+"""Pattern of a trial's folder names, in the search or in a confirming training with a seed."""
 CONFIRMED_TRIAL_FOLDER = re.compile(r"trial-\d{5,}-seed-\d+")
 _UID_CHARS = 8
 
@@ -82,7 +82,7 @@ def scheme_of(url: str) -> str:
 
 
 def problem_of_folder(folder: str) -> str:
-    """Return what is wrong with a checkpoint folder that a user wrote; empty if nothing is."""
+    """Return the problem of a user's checkpoint folder, or an empty text."""
     url = _URL.fullmatch(folder)
     if url is None:
         return ""
@@ -107,14 +107,14 @@ def _problem_of_bucket(folder: str, scheme: str, rest: str) -> str:
 
 
 def check_library(url: str) -> None:
-    """Raise MissingLibraryError if the library for a URL's object store is not installed."""
+    """Raise MissingLibraryError unless the library of a URL's object store is installed."""
     library = SCHEMES[scheme_of(url)].library
     if importlib.util.find_spec(library) is None:
         raise MissingLibraryError(f"{url!r} needs {library}, which is not installed. Install it: {INSTALL}")
 
 
 def absolute_folder(folder: str | Path, here: Path) -> str:
-    """Return a valid folder as it is stored: a URL, or an absolute path. `here` is the base of relative paths."""
+    """Return a valid folder as a URL or an absolute path. `here` is the base of relative paths."""
     if not is_url(folder):
         return str((here / folder).absolute())
     text = str(folder)
@@ -130,12 +130,12 @@ def joined(folder: str | Path, *names: str) -> str:
 
 
 def study_folder(folder: str | Path, here: Path, study: str, uid: str) -> str:
-    """Return a study's checkpoint folder `STUDY-UID8` below `folder`, which may be relative to `here`."""
+    """Return the study's folder `STUDY-UID8` below `folder`, which may be relative to `here`."""
     return joined(absolute_folder(folder, here), f"{study}-{uid[:_UID_CHARS]}")
 
 
 def trial_folder(trial: int, seed: int | None = None) -> str:
-    """Return the name of a trial's folder for checkpoints or logs, or with a seed, of its confirming training."""
+    """Return the folder name for a trial's checkpoints or logs, or with a seed for its confirming training."""
     return f"trial-{trial:05d}" if seed is None else f"trial-{trial:05d}-seed-{seed}"
 
 
@@ -145,7 +145,7 @@ def name_of(path: str | Path) -> str:
 
 
 def environment_of(folder: str) -> tuple[str, ...]:
-    """Return prefixes of the environment variables with which ranks get access to a folder; none for a local folder."""
+    """Return prefixes of environment variables that give access to a folder; none for a local folder."""
     return SCHEMES[scheme_of(folder)].environment if is_url(folder) else ()
 
 
@@ -156,31 +156,31 @@ _tick: ContextVar[Callable[[], None]] = ContextVar("_tick", default=lambda: None
 
 
 class Place(Protocol):
-    """Interface for storing checkpoints in folders or object stores. All paths are absolute, or URLs."""
+    """Storage for checkpoints: folders or an object store. All paths are absolute, or URLs."""
 
     def write(self, path: str, save: Save, parts: Parts = NO_PARTS) -> int:
         """Write a checkpoint after its parts, and return the size of all files. After an OSError, none exists."""
 
     def write_part(self, path: str, save: Save) -> Content:
-        """Write a part of a checkpoint, and return the part's size and checksum."""
+        """Write a part of a checkpoint, and return its size and checksum."""
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
         """Open a checkpoint. FileNotFoundError if it is missing, DamagedObjectError if its content has changed."""
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
-        """Open a part whose size and checksum its checkpoint stores. Raises the errors of `open`."""
+        """Open a part with the size and checksum `content`. Raises the errors of `open`."""
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint, then its parts. Missing files are ignored."""
+        """Delete a checkpoint, then its parts. Ignores missing files."""
 
     def withdraw(self, path: str) -> None:
-        """Delete only the main file, before its parts are replaced. Any rank may call this."""
+        """Delete only the main file, before its parts are replaced. Any rank may call it."""
 
     def size(self, path: str) -> int:
-        """Return the size of a checkpoint with its parts, in bytes."""
+        """Return the size of a checkpoint and its parts in bytes."""
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a short text to a path, replacing an earlier text."""
+        """Write a short text, replacing an earlier text."""
 
     def read_note(self, path: str) -> str:
         """Return the short text at a path."""
@@ -189,12 +189,12 @@ class Place(Protocol):
         """Delete the short text at a path, if it exists."""
 
     def try_out(self, folder: str, size: int) -> None:
-        """Write a file of `size` bytes to a folder and remove it, to test whether writing works."""
+        """Test writing: write a file of `size` bytes to a folder, and remove it."""
 
 
 @contextmanager
 def counting(tick: Callable[[], None]) -> Iterator[None]:
-    """Call `tick` for each chunk that is sent to or read from a place within the block."""
+    """Call `tick` for each chunk that is written to or read from a place within the block."""
     token = _tick.set(tick)
     try:
         yield
@@ -203,5 +203,5 @@ def counting(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> Callable[[], None]:
-    """Return the function that `counting` has set, to be called after each chunk."""
+    """Return the function of `counting`, to be called after each chunk."""
     return _tick.get()

@@ -20,7 +20,7 @@ _KEYS = frozenset({"weights", "params", "task", "task_options"})
 
 
 def how_to_load(path: str | Path, task: str, python_path: Sequence[str] = ()) -> str:
-    """Return Python code that loads an exported model and evaluates it. The code names a user task."""
+    """Return Python code that loads an exported model and evaluates it."""
     own = f", task={task!r}, python_path={list(python_path)!r}" if ":" in task else ""
     return f"""\
 from trainers.loop.evaluation import evaluate
@@ -32,8 +32,8 @@ print(evaluate(model, task, params))  # as recorded: load_exported({str(path)!r}
 
 
 def _how_to_load_state(path: str | Path, state: Mapping[str, Any], taking: str | None) -> str:
-    """Return code that extracts the model from a training function's state. `taking`: the checkpoint's lines for it."""
-    own = "" if taking is None else "# The checkpoint has the following lines: read them before you run them.\n"
+    """Return code that extracts the model from a training function's state. `taking`: code stored in the checkpoint."""
+    own = "" if taking is None else "# The following lines come from the checkpoint. Read them before you run them.\n"
     return f"""\
 import torch
 
@@ -44,13 +44,13 @@ state = exported["state"]  # {", ".join(map(repr, state))}, as passed to trial.e
 
 
 def _of_modules(state: Mapping[str, Any]) -> str:
-    """Return a line that extracts the model from saved torch modules, for older checkpoints without such a line."""
+    """Return code that extracts the model, for older checkpoints, which contain no such code."""
     name = USUAL_NAME if USUAL_NAME in state else next(iter(state), USUAL_NAME)
     return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
-    """Return code that writes the files of a command. Raises CheckpointError if a name is outside of their folder."""
+    """Return code that writes a command's files. Raises CheckpointError if a file is outside of their folder."""
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise CheckpointError(f"the checkpoint of {path} names the file {name!r}, which is outside of its folder")
@@ -87,9 +87,8 @@ def export_model(
 ) -> dict[str, Any]:
     """Write the model of a checkpoint to `out`, and return the file's content without the weights.
 
-    Weights are copied from file to file; sharded weights are first put together in a temporary file beside `out`.
-    Raises CheckpointError if the checkpoint cannot be read or is not `of_task`, or `out` cannot be written. The loading
-    code names the file `place`, if given, instead of `out`.
+    Sharded weights are first joined in a temporary file beside `out`. The loading code names `place` instead of `out`,
+    if given. Raises CheckpointError if the checkpoint cannot be read or is not `of_task`, or `out` cannot be written.
     """
     content = open_checkpoint(checkpoint)
     spec = content["spec"]
@@ -127,7 +126,7 @@ def weights_on_disk(weights: Mapping[str, Any], out: Path) -> Iterator[Mapping[s
 
 
 def load_exported(path: str | Path) -> dict[str, Any]:
-    """Return the content of an exported file. Raises CheckpointError if it is missing, damaged or not an export."""
+    """Return an exported file's content. Raises CheckpointError if it is missing, damaged or not an export."""
     content = read_plain(path)
     if not content.keys() >= _KEYS:
         raise CheckpointError(f"{path} is not an exported model. Its keys are {sorted(map(str, content))}")
@@ -139,7 +138,7 @@ def load_exported(path: str | Path) -> dict[str, Any]:
 def load(
     path: str | Path, task: str | Task | None = None, python_path: Sequence[str] = ()
 ) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """Return an exported model in evaluation mode, its task and its parameters. Raises the errors of `load_model`."""
+    """Return an exported model in evaluation mode, its task and its parameters. Errors as in `load_model`."""
     content = load_exported(path)
     made = task_of_file(path, content, task, python_path)
     return rebuild(path, made, content["params"], content["weights"]), made, content["params"]

@@ -1,7 +1,7 @@
 """Stores checkpoints in an object store, through the library fsspec.
 
-Beside each checkpoint is its *manifest*, NAME.pt.manifest, with the sizes and checksums of the checkpoint's objects.
-The manifest is written last, deleted first and read first, so that stale listings and broken uploads do no harm.
+Beside each checkpoint is its *manifest*, NAME.pt.manifest, with the sizes and checksums of its objects. The manifest
+is written last, deleted first and read first, so that stale listings and broken uploads do no harm.
 """
 
 import errno
@@ -25,22 +25,22 @@ from trainers.checkpoints.locations import NO_PARTS, SCHEMES, Parts, Save, joine
 MANIFEST = ".manifest"
 FORMAT = 1
 ANSWER_SECONDS = 60.0
-"""Seconds to wait for a store's answer, besides the transfer. Shorter than the silence after which ranks are killed."""
+"""Seconds to wait for a store, besides the transfer: less than the silence after which ranks are killed."""
 SLOWEST_BYTES_PER_SECOND = 2**20
 _LONGEST_CAUSE = 300
 _SECRET = ("SECRET", "TOKEN", "KEY", "PASSWORD", "CONNECTION_STRING", "CREDENTIAL")
-"""Name parts of environment variables whose values must not appear in messages."""
+"""Parts of names of environment variables whose values must not appear in messages."""
 _NOT_ALLOWED = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError", "RefreshError",
      "ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError", "InvalidRegionError"}
 )  # fmt: skip
 _READING: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}}
-"""Options for reading a small object. Without them, s3fs first asks for its size, and loses the cause of a refusal."""
+"""Options for reading small objects. Without them, s3fs first requests the size, and loses the cause of a refusal."""
 _CHANGED_AT = ("LastModified", "mtime", "last_modified", "updated")
 
 
 class ObjectStoreError(RunError, OSError):
-    """An object store fails; `strerror` has the cause. `is_lasting`: a person must act, for example on credentials."""
+    """An object store failed; `strerror` has the cause. `is_lasting`: a person must act, for example on credentials."""
 
     def __init__(self, cause: str, *, is_lasting: bool = False) -> None:
         super().__init__(errno.EIO, cause)
@@ -55,7 +55,7 @@ class ObjectStoreError(RunError, OSError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredObject:
-    """Object in a listing, or unfinished upload, which has an `upload_id`. `modified_at` is in seconds since 1970."""
+    """Object in a listing, or unfinished upload with an `upload_id`. `modified_at` is in seconds since 1970."""
 
     url: str
     bytes: int
@@ -64,7 +64,7 @@ class StoredObject:
 
 
 class ObjectStore:
-    """Stores checkpoints in object stores of one kind; see `trainers.checkpoints.locations.Place`."""
+    """Object stores of one kind; see `trainers.checkpoints.locations.Place`."""
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
@@ -82,11 +82,11 @@ class ObjectStore:
         return self._upload(path, save)
 
     def open(self, path: str, *, fresh: bool = False) -> BinaryIO:
-        """Open a copy of the object whose size and checksum the manifest has; see `Place`."""
+        """Open a copy of the object, checked against the manifest; see `Place`."""
         return self.open_part(path, self._manifest(path)[name_of(path)], fresh=fresh)
 
     def open_part(self, path: str, content: Content, *, fresh: bool = False) -> BinaryIO:
-        """Open a copy of an object; see `Place`."""
+        """See `Place`."""
 
         def fetch(to: Path) -> None:
             try:
@@ -99,7 +99,7 @@ class ObjectStore:
         return cache_of_this_machine().open(path, content, fetch, fresh=fresh)
 
     def delete(self, path: str) -> None:
-        """Delete the manifest, and then the objects that it names; see `Place`."""
+        """Delete the manifest and its objects; see `Place`."""
         names = {name_of(path)}
         with suppress(FileNotFoundError, DamagedObjectError):
             names |= self._manifest(path).keys()
@@ -114,18 +114,18 @@ class ObjectStore:
         self.delete_note(path + MANIFEST)
 
     def size(self, path: str) -> int:
-        """Return the sum of the sizes in the manifest; see `Place`."""
+        """Sum the sizes in the manifest; see `Place`."""
         try:
             return sum(content.bytes for content in self._manifest(path).values())
         except DamagedObjectError as error:
             raise ObjectStoreError(str(error)) from error
 
     def write_note(self, path: str, text: str) -> None:
-        """Write a small object; see `Place`."""
+        """See `Place`."""
         self._put(path, "pipe_file", path, text.encode())
 
     def read_note(self, path: str) -> str:
-        """Read a small object; see `Place`."""
+        """See `Place`."""
         try:
             return cast("bytes", self._ask(path, "cat_file", path, **_READING.get(self._scheme, {}))).decode(
                 errors="replace"
@@ -135,18 +135,18 @@ class ObjectStore:
             raise
 
     def delete_note(self, path: str) -> None:
-        """Delete an object, if it exists; see `Place`."""
+        """See `Place`."""
         with suppress(FileNotFoundError):
             self._ask(path, "rm_file", path)
 
     def try_out(self, folder: str, size: int) -> None:
-        """Upload an object in the same way as a checkpoint, and delete it; see `Place`."""
+        """See `Place`."""
         url = joined(folder, ".room")
         self._upload(url, lambda file: file.write(bytes(size)), is_kept=False)
         self.delete_note(url)
 
     def objects_below(self, folder: str) -> Iterator[StoredObject]:
-        """Yield the objects that a listing finds below a folder. Listings may be out of date."""
+        """Yield the listed objects below a folder. Listings may be out of date."""
         try:
             found = self._ask(folder, "find", folder, detail=True)
         except FileNotFoundError:
@@ -158,7 +158,7 @@ class ObjectStore:
                 yield StoredObject(url=url, bytes=int(about.get("size") or 0), modified_at=_moment(about))
 
     def is_there(self, url: str) -> bool:
-        """Return whether an object exists, without using a listing, which may be out of date."""
+        """Return whether an object exists, without a listing, which may be out of date."""
         try:
             return bool(self._ask(url, "info", url).get("type") == "file")
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class ObjectStore:
             return False
 
     def unfinished_uploads(self, folder: str) -> Iterator[StoredObject]:
-        """Yield unfinished uploads below a folder on S3, where they stay until they are ended."""
+        """Yield unfinished uploads below a folder on S3, which keeps them until they are ended."""
         if self._scheme != "s3":
             return
         bucket, _, key = folder.partition("://")[2].partition("/")
@@ -199,7 +199,7 @@ class ObjectStore:
         return files
 
     def _upload(self, path: str, save: Save, *, is_kept: bool = True) -> Content:
-        """Upload an object through a local file, which is kept as the cached copy."""
+        """Upload an object from a local file, which becomes the cached copy."""
         cache = cache_of_this_machine()
         with cache.draft() as draft:
             with draft.open("wb") as file:
@@ -218,7 +218,7 @@ class ObjectStore:
             raise _fault(error, path) from error
 
     def _check_bucket(self, path: str) -> None:
-        """Raise ObjectStoreError if the bucket is missing, so that its checkpoints do not count as lost."""
+        """Raise ObjectStoreError for a missing bucket, so that its checkpoints do not count as lost."""
         bucket = _bucket_of(path)
         try:
             self._ask(bucket, "info", bucket)
@@ -241,7 +241,7 @@ class ObjectStore:
 
 
 class _Counting(Callback):  # type: ignore[misc]
-    """Counts transferred chunks, so that a rank that transfers a large file does not look silent."""
+    """Counts transferred chunks, so that a rank does not look silent during a large transfer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def _fault(error: Exception, path: str) -> ObjectStoreError:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text on one line, without passwords in URLs and without values of secret environment variables."""
+    """Return a text on one line, without passwords in URLs and values of secret environment variables."""
     names = tuple(prefix for scheme in SCHEMES.values() for prefix in scheme.environment)
     for name, value in os.environ.items():
         if len(value) > 3 and name.startswith(names) and any(part in name for part in _SECRET):

@@ -1,6 +1,6 @@
-"""Checkpoints that all ranks write together: first each rank its share, then rank 0 the main file.
+"""Checkpoints that all ranks write: first each rank its share, then rank 0 the main file.
 
-All ranks must see the same folder. The old main file is deleted first, so that it never names shares of another write.
+All ranks must see the same folder. An old main file is deleted first, so that it never names shares of another write.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Gather = Callable[[Any], list[Any]]  # collective: takes this rank's value, and 
 def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Gather | None = None) -> int:
     """Write a sharded checkpoint, and return the size of all files in bytes. A collective.
 
-    `Piece`s go into this rank's share; rank 0 writes all other content. `gather` exchanges values between ranks; None
-    means the process group. A StorageError or CheckpointError of one rank is raised on all ranks.
+    `Piece`s go into this rank's share; rank 0 writes all other content. `gather` defaults to the process group. All
+    ranks raise a StorageError or CheckpointError of any rank.
     """
     own, place = share_path(path, group.rank, group.world_size), place_of(path)
     try:
@@ -63,21 +63,21 @@ def write_shared(content: Mapping[str, Any], path: str, group: Group, gather: Ga
 
 
 def open_together(path: str, group: Group) -> dict[str, Any]:
-    """Return a checkpoint's content after the ranks have verified its shares. All ranks raise any rank's error."""
+    """Return a checkpoint's content after the ranks have verified its shares. All raise any rank's error."""
     opened: list[dict[str, Any]] = []
 
     def look() -> None:
         content, shares = checkpoints.open_with_shares(path)
         opened.append(content)
         for share, facts in shares[group.rank :: group.world_size]:
-            check_share(share, facts)  # through the copy that is open: a small cache may have evicted its file
+            check_share(share, facts)  # reads the open copy, because a small cache may have evicted the file
 
     together(look, group)
     return opened[0]
 
 
 def together(work: Callable[[], T], group: Group, gather: Gather | None = None) -> list[T]:
-    """Run `work` on each rank, which all must call, and return all results. All raise a CheckpointError of any rank."""
+    """Run `work` on each rank, and return all results. A collective. All raise a CheckpointError of any rank."""
     own: T | CheckpointError
     try:
         own = work()
@@ -135,7 +135,7 @@ def _check_seen(path: str, facts: list[ShareFacts]) -> None:
 
 
 def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return this rank's rows of a tensor (all if unsharded) without copying, and the number of the first row."""
+    """Return this rank's rows of a tensor (all if unsharded), not copied, and the first row's number."""
     if not hasattr(tensor, "to_local"):
         return tensor.detach(), 0
     sharded = cast("DTensor", tensor)
@@ -145,14 +145,14 @@ def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def given(tensor: Tensor, rows: Tensor | None = None) -> Tensor | Piece:
-    """Return the part of a tensor that this rank writes into a checkpoint. `rows` replace the tensor's own rows."""
+    """Return this rank's part of a tensor for a checkpoint. `rows` replace the tensor's own rows."""
     own, first = own_rows(tensor)
     own = own if rows is None else rows
     return Piece(rows=own, first=first, shape=tuple(tensor.shape)) if hasattr(tensor, "to_local") else own
 
 
 def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
-    """Return the part of a model's state dict that this rank writes into a checkpoint."""
+    """Return this rank's part of a model's state dict for a checkpoint."""
     weights: dict[str, Any] = module.state_dict()
     for name, value in weights.items():
         weights[name] = given(value)
@@ -160,7 +160,7 @@ def given_weights(module: nn.Module) -> dict[str, Tensor | Piece]:
 
 
 def given_optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the part of an optimizer's state that this rank writes, in the form of an unsharded state."""
+    """Return this rank's part of an optimizer's state, in the form of an unsharded state."""
     state = optimizer.state_dict()
     give = _given_whole if isinstance(optimizer, ShardedOptimizer) else given
     return {
@@ -193,7 +193,7 @@ def take(source: Tensor | StoredTensor, target: Tensor, rows: Tensor | None = No
 
 
 def take_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Copy this rank's part of a checkpoint's state into an optimizer, which keeps its own choice of kernels."""
+    """Copy this rank's part of a checkpoint's state into an optimizer, which keeps its option `fused`."""
     groups, own_groups = state["param_groups"], optimizer.param_groups
     counts, own_counts = ([len(one["params"]) for one in each] for each in (groups, own_groups))
     if counts != own_counts:
@@ -217,7 +217,6 @@ def _given_whole(tensor: Tensor) -> Piece:
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Return this rank's rows of an optimizer's value if it has the parameter's shape, otherwise the whole value."""
     if not isinstance(value, Tensor | StoredTensor):
         return value
     if value.shape != parameter.shape:

@@ -1,8 +1,8 @@
-"""Tensors that ranks store in parts. Each rank writes its rows to a file of its own, called a share.
+"""Tensors that ranks store in parts. Each rank writes its rows to its own file, called a share.
 
 A share has the safetensors layout (https://huggingface.co/docs/safetensors). A tensor's name is its path in the
 content; `rows` in the header's metadata maps each name, in JSON, to [path, shape of the whole tensor, first row]. The
-main file holds size and CRC-32 of each share. They detect damage but not malice; nothing in a share is ever executed.
+main file has size and CRC-32 of each share. They detect damage but not malice; nothing in a share is ever executed.
 """
 
 import json
@@ -30,7 +30,7 @@ from trainers.failures import CheckpointError, StorageError, of_unread_file
 
 
 def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Read all shares completely, without the cache of object stores. Raises CheckpointError for a damaged share."""
+    """Read all shares without the cache. Raises CheckpointError for a damaged share."""
     if "shares" in content:
         for number, facts in enumerate(_facts(content, path)):
             with closing(_share(path, number, content, facts, fresh=True)) as share:
@@ -38,7 +38,7 @@ def check_shares(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def shares_of(content: Mapping[str, Any], path: str | Path) -> "list[tuple[ShareFile, ShareFacts]]":
-    """Return the ranks' shares, each with its size and checksums from the main file."""
+    """Return the ranks' shares with their sizes and checksums from the main file."""
     return [(_share(path, rank, content, one), one) for rank, one in enumerate(_facts(content, path))]
 
 
@@ -77,7 +77,7 @@ _DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "C64": torch.complex64, "C128": torch.complex128,
 }  # fmt: skip
-"""Torch dtypes by their names in a share. All but the last are also names in safetensors."""
+"""Torch dtypes by their names in a share. safetensors has all but the last name."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -85,7 +85,7 @@ Key: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Rows of a tensor that this rank stores, shape [n, ...]; a tensor without dimensions is stored whole."""
+    """Rows of a tensor that this rank stores, shape [n, ...]; a tensor without dimensions is whole."""
 
     rows: Tensor
     first: int
@@ -102,12 +102,12 @@ class ShareFacts:
 
 
 class ShareFile:
-    """A share to read from: a file that is opened for each reading, or an open `copy` of an object."""
+    """A share to read: a file, opened for each reading, or an open `copy` of an object."""
 
     def __init__(self, path: str, copy: BinaryIO | None = None) -> None:
         self._path, self._copy = path, copy
         if copy is not None:
-            weakref.finalize(self, copy.close)  # with the last tensor that reads from it
+            weakref.finalize(self, copy.close)  # the last tensor that reads from it is gone
 
     def __str__(self) -> str:
         return self._path
@@ -117,7 +117,7 @@ class ShareFile:
         return Path(self._path).stat().st_size if self._copy is None else os.fstat(self._copy.fileno()).st_size
 
     def read_into(self, offset: int, memory: memoryview) -> None:
-        """Fill `memory` from `offset` on. StorageError if the disk does not answer, CheckpointError at a short file."""
+        """Fill `memory` from `offset` on. Raises StorageError (disk fails) or CheckpointError (file too short)."""
         try:
             with self._opened() as file:
                 file.seek(offset)
@@ -169,7 +169,7 @@ class StoredTensor:
         return self.shape[0] if self.shape else 1
 
     def add(self, extent: _Extent) -> None:
-        """Add a place at which some of the tensor's rows are stored."""
+        """Add a place of some of the tensor's rows."""
         self._extents.append(extent)
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class StoredTensor:
         return tensor
 
     def _ranges(self, first: int, rows: int) -> Iterator[tuple[ShareFile, int, int, int]]:
-        """Yield (file, offset in the file, offset in the requested rows, size) in bytes for each stored range."""
+        """Yield (file, offset in the file, offset in the requested rows, size), in bytes, of each stored range."""
         size = self.row_bytes
         for one in self._extents:
             begin, end = max(first, one.first), min(first + rows, one.first + one.rows)
@@ -238,7 +238,7 @@ def copy_rows(source: Tensor | StoredTensor, target: Tensor, first: int = 0) -> 
 
 
 def whole(value: Tensor | StoredTensor) -> Tensor:
-    """Return a checkpoint's tensor as a whole tensor in memory."""
+    """Return a checkpoint's tensor in memory."""
     return value.whole() if isinstance(value, StoredTensor) else value
 
 
@@ -252,7 +252,7 @@ def with_whole_tensors(value: Any) -> Any:
 
 
 def in_memory(weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state dict with all tensors in memory. Without stored tensors it is the same dict."""
+    """Return a state dict with all tensors in memory; the same dict if no tensor is stored."""
     has_stored = any(isinstance(value, StoredTensor) for value in weights.values())
     return {name: whole(value) for name, value in weights.items()} if has_stored else weights
 
@@ -300,7 +300,7 @@ def without_pieces(content: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFacts:
-    """Write a header and the `Piece`s to a file. Only one tensor at a time is in host memory."""
+    """Write a header and the `Piece`s to a file, with one tensor at a time in host memory."""
     header: dict[str, Any] = {}
     rows, tensors, end = {}, [], 0
     for key, piece in pieces:
@@ -324,7 +324,7 @@ def write_share(pieces: Iterable[tuple[Key, Piece]], file: BinaryIO) -> ShareFac
 
 
 def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts]]) -> None:
-    """Add the tensors of shares to a main file's content. Raises CheckpointError for a wrong size or index."""
+    """Add the shares' tensors to a main file's content. Raises CheckpointError for a wrong size or index."""
     found: dict[Key, StoredTensor] = {}
     for path, facts in shares:
         for key, dtype, shape, extent in _index_of(path, facts):
@@ -382,7 +382,7 @@ def _index_of(share: ShareFile, facts: ShareFacts) -> Iterator[tuple[Key, torch.
             if not key or not all(type(one) in {str, int} for one in key):
                 raise ValueError(f"{key} is not a path of names and numbers")
             if not all(type(one) is int and one >= 0 for one in (*shape, first, begin, stop)) or begin != end:
-                raise ValueError(f"{key} has a wrong shape or offset")  # a bool is no number
+                raise ValueError(f"{key} has a wrong shape or offset")
             end = stop
             row_bytes = dtype.itemsize * math.prod(shape[1:])
             rows = header[name]["shape"][0] if shape else 1

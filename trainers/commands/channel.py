@@ -1,9 +1,9 @@
-"""Questions that a program asks the rank that started it, one line of JSON each way, over a Unix socket.
+"""Questions of a program to its rank, and the answers: lines of JSON over a Unix socket.
 
     {"ask": "report", "epoch": 3, "metrics": {"val_error": 0.1}, "last": false}    {} or {"over": true}
     {"ask": "checkpoint", "epoch": 3}, {"ask": "resume"}                           {"folder": "..."} or {"folder": null}
 
-An answer {"error": "..."} rejects the question. `automl.inside_trial` is the other end, free of our imports.
+An answer {"error": "..."} rejects the question. The program's side is `automl.inside_trial`.
 """
 
 import json
@@ -20,7 +20,7 @@ _ASKS = ("report", "checkpoint", "resume", "heartbeat")
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Question:
-    """Question that a program asks its rank."""
+    """Question of a program to its rank."""
 
     ask: str
     epoch: int | None = None
@@ -64,7 +64,7 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Answer all questions with "the trial is over". The socket's file is kept, as a sign of a finished trial."""
+        """Answer all questions with "the trial is over". Keeps the socket's file as a sign of a finished trial."""
         with self._changing:
             self._is_closed = True
             for question in list(self._open):

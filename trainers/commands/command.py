@@ -21,7 +21,7 @@ BUILT_IN_NAMES = (
 )  # fmt: skip
 """Names that may be in braces, besides parameters and keys of `training`."""
 _NAMES_OF_NO_PARAMETER = frozenset(BUILT_IN_NAMES) - {"world_size", "epochs"}
-"""Names in braces that hide a parameter of the same name."""
+"""Names in braces that would hide a parameter of the same name."""
 
 Metrics = Literal["report", "json"] | Mapping[str, str | Sequence[str]]
 Problem = tuple[tuple[str | int, ...], str]
@@ -43,16 +43,16 @@ class Command:
     """A program that trains one trial, started once for each rank. Times are in seconds.
 
     Attributes:
-        parts: Program and arguments with names in braces; a nested list is left out if the trial lacks its parameter.
-        metrics: "report" (`automl.report`), "json" (lines of JSON in rank 0's output), or a mapping with a file of such
-            lines (`json_file`), with the regular expression or expressions `pattern` for lines of the output, or with
-            the names that complete an epoch when they are logged to W&B or TensorBoard (`wandb`, `tensorboard`).
-        epoch_from: Expression for the epoch of a line, see `EpochNumber`; None means that the line's `epoch` is right.
+        parts: Program and arguments with names in braces. A trial that lacks the parameter of a nested list omits it.
+        metrics: "report" (`automl.report`), "json" (JSON lines in rank 0's output), or a mapping with a file of JSON
+            lines (`json_file`), with one or more regular expressions for output lines (`pattern`), or with the names
+            that complete an epoch once they are logged (`wandb`, `tensorboard`).
+        epoch_from: Expression for the epoch of a line, see `EpochNumber`; None takes the line's `epoch`.
         folder: Working folder, relative to the spec's folder, with names in braces.
         end_seconds: Time for the program to end by itself, after a request or its last report.
         kill_seconds: Time from SIGTERM to SIGKILL.
-        report_seconds: Longest time until each report; None limits only the first, to `first_report_seconds`.
-        preload: Modules that are imported once for many trials, in a process that is forked.
+        report_seconds: Limit for each report; None limits only the first, to `first_report_seconds`.
+        preload: Modules to import once for many trials, in a process that is forked.
     """
 
     parts: tuple[str | tuple[str, ...], ...]
@@ -69,7 +69,7 @@ class Command:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Regular expressions for lines of the program's output."""
+        """Regular expressions for output lines."""
         given = self.metrics.get("pattern", ()) if isinstance(self.metrics, Mapping) else ()
         return (given,) if isinstance(given, str) else tuple(given)
 
@@ -91,16 +91,16 @@ class Command:
 
     @property
     def has_own_folder(self) -> bool:
-        """Return whether the working folder has names in braces, so that each trial gets its own folder."""
+        """Return whether each trial has its own working folder, with names in braces."""
         return bool(names_in(self.folder))
 
     def script_folder(self, base_folder: Path) -> Path:
-        """Return the folder to which relative paths in the command refer."""
+        """Return the base of relative paths in the command."""
         return base_folder if self.has_own_folder else base_folder / self.folder
 
     @property
     def epoch_name(self) -> str:
-        """Name of the printed number from which epochs are computed."""
+        """Name of the printed number that gives the epoch."""
         return "epoch" if self.epoch_from is None else EpochNumber.of(self.epoch_from).name
 
     @property
@@ -111,14 +111,14 @@ class Command:
         return not self.patterns or any(self.epoch_name in re.compile(one).groupindex for one in self.patterns)
 
     def report_limit(self, *, is_first: bool) -> tuple[str, float]:
-        """Return the limit of time for the next report: its key in the spec, and seconds."""
+        """Return the time limit for the next report: its key in the spec, and seconds."""
         if self.report_seconds is not None:
             return "report_seconds", self.report_seconds
         return "first_report_seconds", self.first_report_seconds if is_first else math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Command":
-        """Build the command from a task's options. Raises ValueError with a one-line message for a wrong option."""
+        """Build the command from a task's options. Raises ValueError (one line) for a wrong option."""
         for path, problem in problems_of(options):
             raise ValueError(f"{'.'.join(map(str, path))}: {problem}")
         given = {name: value for name, value in options.items() if name != COMMAND}
@@ -127,7 +127,7 @@ class Command:
         return cls(parts=parts, environment=environment, preload=tuple(given.pop("preload", ())), **given)
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield each name in braces, with True if it is in a nested list, which trials may leave out."""
+        """Yield each name in braces, with True if it is in a nested list, which trials may omit."""
         for part in self.parts:
             for text in part if isinstance(part, tuple) else (part,):
                 yield from ((name, isinstance(part, tuple)) for name in names_in(text))
@@ -136,7 +136,7 @@ class Command:
 
 
 def problems_of(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the place and the description of each problem in a command's options."""
+    """Yield place and description of each problem in a command's options."""
     allowed = (COMMAND, *(one.name for one in fields(Command) if one.name != "parts"))
     for key in options:
         if key not in allowed:
@@ -193,24 +193,24 @@ def missing_program(command: Command, base_folder: Path, search_path: str) -> st
     if names_in(program):
         return None
     if shutil.which(str(folder / program) if "/" in program else program, path=search_path) is None:
-        return f"{program!r} is no program that this machine can run. Install it, or correct its name"
+        return f"this machine has no program {program!r}. Install it, or correct its name"
     return None
 
 
 def search_path() -> str:
-    """Return the search path for programs, beginning with the folder of this environment's `python`."""
+    """Return the search path for programs, with the folder of this environment's `python` first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names in braces that a text contains."""
+    """Return the names in braces in a text."""
     if flag := _FLAG.fullmatch(text):
         return [flag[2].replace("-", "_")]
     return [named[1] for named in _NAME_IN_BRACES.finditer(text) if named[1]]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with its names in braces replaced by `values`; doubled braces become single braces."""
+    """Return a text with names in braces replaced by `values`, and doubled braces by single braces."""
     return _NAME_IN_BRACES.sub(lambda named: values[named[1]] if named[1] else named[0][0], text)
 
 
@@ -222,13 +222,13 @@ def _problems_of_metrics(metrics: object, epoch_from: object) -> Iterator[Proble
         yield ("epoch_from",), str(error)
     match metrics:
         case "report" if epoch_from is not None:
-            yield ("epoch_from",), "it is for epochs that a program prints, and metrics is report. Report another epoch"
+            yield ("epoch_from",), "it converts printed epochs, but metrics is report. Report the right epoch instead"
         case {"pattern": str() | [str(), *_] as given, **rest} if not rest:
             yield from _problems_of_patterns([given] if isinstance(given, str) else given, epoch_name, epoch_from)
         case {"pattern": _, **rest} if rest:
             yield (
                 ("metrics", str(next(iter(rest)))),
-                "it is no key of metrics. Write it beside metrics, or leave it out",
+                "this is not a key of metrics. Move it out of metrics, or remove it",
             )
         case "report" | "json" | {"json_file": str()}:
             pass
@@ -245,7 +245,7 @@ def _problems_of_patterns(patterns: Sequence[str], epoch_name: str, epoch_from: 
         try:
             own = set(re.compile(pattern).groupindex)
         except (re.error, TypeError) as error:
-            yield ("metrics", "pattern"), f"found {pattern!r}, which is no regular expression: {error}"
+            yield ("metrics", "pattern"), f"found {pattern!r}, which is not a regular expression: {error}"
             return
         names |= own
         if not own:
@@ -277,12 +277,12 @@ def _is_positive(value: object) -> bool:
 
 
 def as_text(value: object) -> str:
-    """Return a value as a command-line argument: a text unchanged, any other value as JSON."""
+    """Return a value as a command-line argument: a text unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def arguments(parts: Sequence[str | tuple[str, ...]], values: Mapping[str, str]) -> list[str]:
-    """Return a trial's program and arguments: names are replaced, and lists with missing parameters left out."""
+    """Return a trial's program and arguments, with names replaced, without lists whose parameters are missing."""
     found_parts: list[str] = []
     for part in parts:
         texts = part if isinstance(part, tuple) else (part,)
@@ -307,7 +307,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EpochNumber:
-    """Epoch number (n + first) / divisor + last, computed from a printed number n, which is called `name`."""
+    """Epoch number (n + first) / divisor + last, computed from the printed number n called `name`."""
 
     name: str
     first: int
@@ -323,7 +323,7 @@ class EpochNumber:
         return cls(form["name"] or form["inner"], int(form["first"] or 0), int(form["by"] or 1), int(form["last"] or 0))
 
     def epoch(self, printed: object) -> int | None:
-        """Return the epoch; None if the printed number is not whole, lies between two epochs or before the first."""
+        """Return the epoch; None if the number is not whole, between two epochs or before the first."""
         try:
             epoch = (float(str(printed)) + self.first) / self.divisor + self.last
         except ValueError:

@@ -32,12 +32,12 @@ from trainers.ranks.process import Remains
 from trainers.ranks.process_group import Group
 
 _KILLS = frozenset({signal.SIGKILL, signal.SIGTERM})
-"""Signals for which the command is not to blame, so that another attempt may succeed."""
+"""Signals from outside the command, after which another attempt may succeed."""
 _SHELL_SIGNALS = 128
-"""Number that a shell adds to the signal that killed its program, to form the exit status."""
+"""A shell's exit status minus the signal that killed its program."""
 _UNSET = re.compile(r"environment variable \w+ expected|KeyError: '(RANK|\w+_RANK|\w*WORLD_SIZE|MASTER_\w+)'")
 _SHELLS_LINE = re.compile(r"\S+: line \d+: +\d+ [A-Z]")
-"""A shell's line about a killed program, which follows the program's own last line."""
+"""A shell's line about a killed program, printed after the program's last line."""
 _TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -54,9 +54,9 @@ def exit_error(
     """Return the error for a program that ended too early.
 
     Args:
-        status: Exit status (negative for a signal), the reason of a failed start, or None if its supervisor was killed.
+        status: Exit status (negative for a signal), reason of a failed start, or None if the supervisor was killed.
         epochs: Numbers of reported and of expected epochs.
-        ports: Assigned ports that were free; another process may have taken one before the program did.
+        ports: Ports assigned while free, which another process may have taken since.
     """
     if status is None:
         return LostError(f"the supervisor of the command was killed ({where})")
@@ -123,15 +123,15 @@ class Inbox:
 _ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
 _STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
-"""Seconds between two checks of the program's CPU use, which shows that the program is alive."""
+"""Seconds between two checks of CPU use, which shows that the program is alive."""
 _FOREVER = 2**31
 _YES = "yes"
 
 
 class _End(Enum):
-    BY_ITSELF = "it has reported its last epoch, and ended"
-    TOLD = "the trial is over, and the answer to the program's report said so"
-    UNTOLD = "the trial is over, and the program has got no notice"
+    BY_ITSELF = "the program reported its last epoch, and ended"
+    TOLD = "the trial is over, and the program knows it from the answer to its report"
+    UNTOLD = "the trial is over, and the program does not know it"
 
 
 class CommandTrainer:
@@ -165,7 +165,7 @@ class CommandTrainer:
             self._told: list[Mapping[str, object]] = []
 
     def run(self, course: Course) -> None:
-        """Run the command until it ends or the trial is over, and end all its processes. TrainingError if it failed."""
+        """Run the command until it or the trial ends, then end its processes. Raises TrainingError if it failed."""
         threading.Thread(target=self._wait_until_over, args=(course,), name="closing", daemon=True).start()
         with classified(), working_folder() as folder, self._meeting:
             kept = folder.path / "checkpoint"
@@ -173,7 +173,7 @@ class CommandTrainer:
             ports = HeldPorts(2)
             try:
                 places = self._prepare(kept, ports)
-            finally:  # from now on the program may take them
+            finally:
                 ports.release()
             if places is not None:
                 self._follow(course, folder, places)
@@ -234,7 +234,7 @@ class CommandTrainer:
     # ------------------------------------------------------------------ what the program says, from other threads
 
     def _read_line(self, reader: Reader, line: str, stream: str) -> None:
-        """Read metrics from a line. Once one output stream has had metrics, lines of the other are ignored."""
+        """Read metrics from a line. The first output stream with metrics decides; lines of the other are ignored."""
         is_other = self._stream not in {None, stream}
         try:
             reported = reader(line)
@@ -347,7 +347,7 @@ class CommandTrainer:
         self._counter.done()
         if self._group.rank > 0:
             epoch = int(reported.epoch) if isinstance(reported.epoch, int) else self._book.epoch + 1
-            if reported.last or epoch >= self._settings.epochs:  # rank 0 goes on, too, and both may have work left
+            if reported.last or epoch >= self._settings.epochs:  # all ranks go on, because they may have work left
                 self._release(question)
                 return None
             return self._wait(epoch, course, question)
@@ -358,7 +358,7 @@ class CommandTrainer:
         metrics, epoch = self._book.take(reported), self._book.epoch
         complete = reported.last or epoch == self._settings.epochs
         ends = drains and not complete and self._book.may_end
-        # The program must not change its files now, nor go on where it has to wait.
+        # The files belong to this epoch only if the program waits for an answer, or is stopped at this line.
         is_latest = question is not None or (self._program.hold() and not self._events.has_report())
         saves = is_latest and self._command.numbers_epochs and self._book.saves(self._spec, ends=ends or complete)
         measurement = self._measurement(epoch, metrics, saves=saves, ends=ends)
@@ -387,8 +387,9 @@ class CommandTrainer:
 
     def _release(self, question: Question | None) -> None:
         self._book.go_on()
-        _answer(question)
-        if question is None and self._group.rank == 0:
+        if question is not None:
+            question.answer()
+        elif self._group.rank == 0:
             self._program.go_on()
 
     def _measurement(self, epoch: int, metrics: dict[str, float], *, saves: bool, ends: bool) -> Measurement:
@@ -422,11 +423,6 @@ class CommandTrainer:
             last_lines=self._program.last_lines,
             ports=self._ports if book.is_at_start else (),
         )
-
-
-def _answer(question: Question | None) -> None:
-    if question is not None:
-        question.answer()
 
 
 def _offer(question: Question, folder: Path, said: str | None) -> None:

@@ -18,7 +18,7 @@ _LONGEST_NOTE = 300
 
 
 class Reported(NamedTuple):
-    """Metrics that a program reports. `epoch` None means the next epoch; `ignored` has values that are not metrics."""
+    """Metrics from a program. `epoch` None means the next epoch; `ignored` lists values that are not metrics."""
 
     epoch: object
     metrics: Mapping[str, object]
@@ -28,11 +28,11 @@ class Reported(NamedTuple):
 
 
 Reader = Callable[[str], Reported | None]
-"""Function that finds metrics in a line of output. Raises ValueError for a malformed line."""
+"""Finds metrics in a line of output. Raises ValueError for a malformed line."""
 
 
 def reader_of(command: Command) -> Reader | None:
-    """Return the function that reads metrics from lines; None if reports are calls."""
+    """Return the reader of output lines; None if reports are calls."""
     if command.calls_us:
         return None
     number = None if command.epoch_from is None else EpochNumber.of(command.epoch_from)
@@ -42,7 +42,7 @@ def reader_of(command: Command) -> Reader | None:
 
 
 def way_to_report(command: Command) -> str:
-    """Return how a program should report its metrics, for the error message about a program without reports."""
+    """Return the expected form of reports, for the error message about a program without reports."""
     if command.metrics == "report":
         return (
             "a report of each epoch by automl.report, or task.metrics: json or {pattern: ...} for a program that "
@@ -58,7 +58,7 @@ def way_to_report(command: Command) -> str:
 
 
 def in_json(line: str, number: EpochNumber | None = None) -> Reported | None:
-    """Return the metrics in a line with a JSON object that has an epoch, else None. ValueError for invalid JSON."""
+    """Return the metrics in a line of JSON with an epoch, else None. Raises ValueError for invalid JSON."""
     name = "epoch" if number is None else number.name
     if not line.startswith("{") or f'"{name}"' not in line:
         return None
@@ -76,7 +76,7 @@ def in_json(line: str, number: EpochNumber | None = None) -> Reported | None:
 
 
 class _Patterns:
-    """Reads metrics from the named groups of regular expressions, once each expression has matched a line."""
+    """Reads metrics from named groups of regular expressions, once each expression has matched."""
 
     def __init__(self, patterns: Sequence[re.Pattern[str]], number: EpochNumber | None) -> None:
         self._patterns, self._number = patterns, number
@@ -95,7 +95,6 @@ class _Patterns:
 
 
 def _reported(said: object, number: EpochNumber | None, metrics: Mapping[str, object], **more: Any) -> Reported | None:
-    """Return the report in a line; None if the line's number is not the end of an epoch."""
     epoch = said if number is None else number.epoch(said)
     return None if number is not None and epoch is None else Reported(epoch, metrics, is_printed=True, **more)
 
@@ -104,9 +103,9 @@ class EpochBook:
     """Records the epochs that a program reports in one attempt.
 
     Attributes:
-        held: Measurement of the last epoch, which is reported only after the program has ended.
-        is_at_start: Whether the program has reported no new epoch yet in this attempt.
-        is_silent: Whether the program has reported no epoch at all in this attempt, repeated or new.
+        held: Measurement of the last epoch, reported only after the program's end.
+        is_at_start: The program has reported no new epoch yet.
+        is_silent: The program has reported no epoch yet, repeated or new.
     """
 
     def __init__(self, epochs: int, is_due: Callable[[], bool]) -> None:
@@ -129,11 +128,11 @@ class EpochBook:
         self._went_on_at = time.monotonic()
 
     def waited_seconds(self) -> float:
-        """Return the seconds since the program could start its current epoch."""
+        """Return the seconds since the current epoch could start."""
         return time.monotonic() - self._went_on_at
 
     def take_again(self, reported: Reported) -> int | None:
-        """Record an earlier attempt's epoch again; return its number, None if new. TaskError if it is not whole."""
+        """Record an earlier attempt's epoch again; return its number, or None if it is new. May raise TaskError."""
         epoch = self._epoch_of(reported)
         if not (self.is_at_start and self._retrained in (0, epoch - 1) and epoch <= self.epoch):
             return None
@@ -141,15 +140,15 @@ class EpochBook:
         return epoch
 
     def take(self, reported: Reported) -> dict[str, float]:
-        """Record a new epoch and return its metrics. UnreadablePartError if the program resumed from a later epoch."""
+        """Record a new epoch, and return its metrics. UnreadablePartError if the program resumed from a later epoch."""
         expected, epoch = self.epoch + 1, self._epoch_of(reported)
         if self.held is not None:
             cure = "Give the command {epochs}, set training.epochs to what it trains, or task.end_seconds to 0.1"
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
-                f"the command continued with epoch {epoch} from a checkpoint of epoch {self.epoch}, whose files belong "
-                "to a later epoch. So the trial returns to an earlier checkpoint"
+                f"the command continued with epoch {epoch}, but its checkpoint is of epoch {self.epoch}: the files "
+                "belong to a later epoch. The trial returns to an earlier checkpoint"
             )
         if epoch != expected:
             cure = _cure_of_order(epoch, expected) if reported.is_printed else ""
@@ -159,7 +158,7 @@ class EpochBook:
         return metrics
 
     def is_wanted(self, epoch: object, spec: TrialSpec, *, ends: bool) -> bool:
-        """Return whether a program that asks before saving should save a checkpoint in this epoch."""
+        """Return whether a program that asks before it saves should save in this epoch."""
         number = _whole(epoch)
         self._asks = True
         wanted = ends or number in spec.milestones or number >= self._epochs or self._is_due()
@@ -169,7 +168,7 @@ class EpochBook:
 
     @property
     def may_end(self) -> bool:
-        """Return whether the trial may end after this epoch. A program that asks before it saves must have saved."""
+        """Return whether the trial may end after this epoch: a program that asks before it saves must have saved."""
         return not self._asks or self._wanted_at == self.epoch
 
     def saves(self, spec: TrialSpec, *, ends: bool) -> bool:
@@ -204,7 +203,7 @@ def _whole(epoch: object, *, is_printed: bool = False) -> int:
 
 
 def _numbers(reported: Reported) -> dict[str, float]:
-    """Return metrics as numbers. NaN and infinity are allowed here; the controller judges them."""
+    """Return metrics as numbers. NaN and infinity are left to the controller."""
     if not reported.metrics:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}
@@ -222,30 +221,27 @@ _WORD = r"[A-Za-z][\w/@-]*"
 _PAIR = re.compile(
     rf"(?P<name>{_WORD}(?: {_WORD})?)(?P<between>\s*[:=]\s*|\s+)[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w.])", re.ASCII
 )
-_MOST_CHARACTERS = 500  # of a line: the search takes time by the square of a word's length
+_MOST_CHARACTERS = 500  # of a line, because the search takes time quadratic in a word's length
 _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step", "iter": "step", "iteration": "step"}
 
 
 def likely_pattern(lines: Sequence[str]) -> str | None:
-    """Return a regular expression for the last line with metrics, preferably with an epoch; None without metrics.
+    """Return a regular expression for the last line with metrics, preferably with an epoch, or None.
 
-    In the expression, `val loss 0.31` gives `val_loss`, a number after `Epoch` gives `epoch`, and after `iter` `step`.
+    `val loss 0.31` becomes `val_loss`, a number after `Epoch` becomes `epoch`, and a number after `iter` `step`.
     """
     lines = [line[:_MOST_CHARACTERS] for line in lines]
-    readings = [pairs for line in reversed(lines) if _has_metric(pairs := dict(_pairs(line)))]
-    for pairs in sorted(readings, key=lambda one: not one.keys() & set(_COUNTERS.values())):
+    counters = set(_COUNTERS.values())
+    readings = [pairs for line in reversed(lines) if (pairs := dict(_pairs(line))).keys() - counters]
+    for pairs in sorted(readings, key=lambda one: not one.keys() & counters):
         pattern = ".*?".join(pairs.values())
         if any(re.search(pattern, line) for line in lines):
             return pattern
     return None
 
 
-def _has_metric(pairs: dict[str, str]) -> bool:
-    return bool(pairs.keys() - set(_COUNTERS.values()))
-
-
 def _pairs(line: str) -> Iterator[tuple[str, str]]:
-    """Yield each name in a line, with the regular expression that reads the number after it."""
+    """Yield each name in a line, with a regular expression for the number after it."""
     for pair in _PAIR.finditer(line):
         text, last = pair["name"], pair["name"].split()[-1]
         counter = _COUNTERS.get(last.lower())

@@ -17,24 +17,23 @@ from typing import Any
 
 _PRELOADED = Path(__file__).with_name("preloaded.py")
 _MOST = 3
-"""Limit of processes that are kept, because each needs the memory of its modules."""
+"""Limit of kept processes, each of which needs the memory of its modules."""
 _PYTHON = re.compile(r"python[\d.]*")
 _READ_BY_LIBRARIES = re.compile(
     "LD_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_|NUMEXPR_|VECLIB_|MALLOC_|GLIBC_|PYTHON|LANG|LC_|TZ|PATH|HOME|TMPDIR|TORCH|PYTORCH_"
     "|ATEN_|DNNL_|ONEDNN_|CUBLAS_|CUDNN_|NCCL_|CUDA_(?!VISIBLE)"
 )
-"""Variables that interpreters and libraries may read while they are loaded, not through Python's `os.environ`."""
+"""Variables that interpreters and libraries may read at loading, without Python's `os.environ`."""
 MARK = "AUTOML_PROGRAM"
-"""Environment variable that marks a program's processes, so that they can be killed if their supervisor dies."""
+"""Environment variable that marks a program's processes, to kill them if their supervisor dies."""
 
 
 class Fork:
     """A Python program to run in a fork of a process that has imported its modules.
 
     Args:
-        changing: Variables whose values differ between trials. A process that imported without them serves all values,
-            unless its modules look for them.
-        has_own_folder: Whether the folder also differs between trials. Modules are then imported beside the script.
+        changing: Variables that differ between trials. Modules are imported without them, unless they look for them.
+        has_own_folder: The folder also differs between trials. Modules are then imported beside the script.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Fork:
         self.python, self._why = self._understood()
 
     def _understood(self) -> tuple[list[str], str]:
-        """Return the part of the command line that a fork can run, or the reason why only an interpreter can run it."""
+        """Return the part of the command line that a fork can run, or the reason why a fork cannot."""
         program, *rest = self._argv
         path = str(Path(self._folder, program)) if "/" in program else program
         found = shutil.which(path, path=self._environment.get("PATH"))
@@ -69,15 +68,15 @@ class Fork:
             return [], f"python is started with {' '.join(rest[:1]) or 'no program'}"
         script = Path(self._folder, rest[0])
         if not script.is_file() or zipfile.is_zipfile(script):
-            return [], f"{rest[0]} is no file of Python code"
+            return [], f"{rest[0]} is not a file of Python code"
         return ["", *rest], ""
 
     def begin(self, descriptors: Sequence[int], on_output: Callable[[bytes], object]) -> str | None:
         """Fork once the modules are imported. Returns None, or the reason why no fork is possible.
 
         Args:
-            descriptors: File descriptors for the supervisor: its standard streams, and its arguments.
-            on_output: Called with the output that modules print when they are imported.
+            descriptors: File descriptors of the supervisor's standard streams and arguments.
+            on_output: Called with the output of importing modules.
         """
         if self._why:
             return self._why
@@ -87,7 +86,7 @@ class Fork:
                     self._awaited = process = self._process()
                 except OSError as error:
                     return f"no process can be started ({error})"
-                if self._is_given_up:  # since the loop looked, when there was no process to kill
+                if self._is_given_up:  # `give_up` found no process to kill
                     process.end()
                     break
                 said = process.hear(on_output)
@@ -123,7 +122,7 @@ class Fork:
 
     @property
     def importing(self) -> int | None:
-        """Id of the process that is importing modules; None if there is no such process."""
+        """Id of the process that is importing modules, or None."""
         return None if self._awaited is None or self._awaited.said else self._awaited.process.pid
 
     def give_up(self) -> None:
@@ -155,7 +154,7 @@ class _Process:
             os.close(prints)
 
     def hear(self, on_output: Callable[[bytes], object]) -> dict[str, Any]:
-        """Return the message of the process after its imports, or why it ended before."""
+        """Return the process's message after its imports, or the reason why it ended."""
         last = b""
         while not self.said:
             files: list[Any] = [self._requests, self._output]
@@ -203,14 +202,14 @@ class _Process:
 
 
 _kept: list[_Process] = []
-"""Kept processes, least recently used first. Processes that cannot be forked are kept, too, to avoid new attempts."""
+"""Kept processes, least recently used first, even processes that cannot be forked, to avoid new attempts."""
 _lacked: set[str] = set()
-"""Names of variables for which imported modules have looked without finding them."""
+"""Variables that imported modules looked for and did not find."""
 _lock = threading.Lock()
 
 
 def _forget_all() -> None:
-    """Forget the kept processes in a fork, because they belong to its parent."""
+    """Forget the kept processes in a fork: they belong to its parent."""
     global _lock  # noqa: PLW0603 - another thread may have it
     _lock = threading.Lock()
     for process in _kept:

@@ -21,7 +21,7 @@ _TRIES, _PAUSE_SECONDS = 5, 0.2
 def files_in(folder: Path) -> dict[str, Tensor]:
     """Return the content of all files below a folder, by relative path. Starts again if a file changes.
 
-    Files are read, not mapped into memory: a mapped file that shrinks would kill this process.
+    Files are not mapped into memory, because a mapped file that shrinks would kill this process.
     """
     why = ""
     for _ in range(_TRIES):
@@ -34,8 +34,8 @@ def files_in(folder: Path) -> dict[str, Tensor]:
         except OSError as error:
             raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
     raise TaskError(
-        f"files in the folder of checkpoints changed while they were saved: {why}. Keep them unchanged from a report "
-        "or a line with metrics until the answer: write a file under another name, then os.replace it"
+        f"files in the folder of checkpoints changed while they were saved: {why}. Do not change them between a "
+        "report (or a line with metrics) and its answer: write a file under another name, then os.replace it"
     )
 
 

@@ -2,10 +2,10 @@
 
     python preloaded.py SOCKET ALIVE FOLDER MODULE...
 
-After the imports, one line of JSON goes to SOCKET: `why` this process cannot be forked, or the variables for which the
-modules looked without finding them (`lacked`). Then each message with six descriptors asks for a fork: the standard
-streams and arguments of `supervisor.py`, which runs in the fork and forks the program. This process ends when the other
-end of the pipe ALIVE closes. It runs under the command's interpreter, and uses only the standard library.
+After the imports, this process sends a line of JSON to SOCKET: `why` it cannot be forked, or the variables that modules
+looked for and did not find (`lacked`). Each message with six descriptors then requests a fork: the standard streams and
+arguments of `supervisor.py`, which runs in the fork and forks the program. This process ends when the other end of the
+pipe ALIVE closes. It runs under the command's interpreter, and uses only the standard library.
 """
 
 import builtins
@@ -27,16 +27,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _MARK = "AUTOML_PROGRAM"
-"""Variable whose value, as other processes see it in /proc, each fork overwrites with a value of the same length."""
+"""Variable whose value in /proc each fork overwrites with a value of the same length."""
 _FORK_AWARE = ("jemalloc_bg_thd",)
-"""Names of threads beside which a process may fork, according to their libraries."""
+"""Threads whose libraries allow forks beside them."""
 _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals for which the supervisor sets handlers."""
 
 
 class _Noting(dict[bytes, bytes]):
-    """Environment that records which variables were looked up but are missing."""
+    """Environment that records missing variables that were looked up."""
 
     def __init__(self, given: dict[bytes, bytes]) -> None:
         super().__init__(given)
@@ -48,7 +48,7 @@ class _Noting(dict[bytes, bytes]):
 
 
 def main() -> None:
-    """Import the modules, then fork on request until the owner ends. In a fork, run the program."""
+    """Import the modules, then fork on request until the owner ends. A fork runs the program."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     alive, folder, modules = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     _end_with(alive)
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _end_with(alive: int) -> None:
-    """Let Linux kill this process when the other end of a pipe closes, even while an import hangs."""
+    """Let Linux kill this process when a pipe's other end closes, even if an import hangs."""
     fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(alive, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
@@ -100,8 +100,7 @@ def _end_with(alive: int) -> None:
 
 
 def _imported(modules: list[str]) -> dict[str, Any]:
-    """Import the modules, and return the message for the process that started this one."""
-    environments: list[Any] = [os.environ, os.environb]  # which share their content
+    environments: list[Any] = [os.environ, os.environb]  # they share their content
     noting = environments[0]._data = environments[1]._data = _Noting(environments[1]._data)  # noqa: SLF001
     try:
         for module in modules:
@@ -112,7 +111,7 @@ def _imported(modules: list[str]) -> dict[str, Any]:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.collect()
-    gc.freeze()  # collections of a fork would copy their pages
+    gc.freeze()  # garbage collection in a fork would copy memory pages
     if (probe := os.fork()) == 0:  # OpenBLAS ends its threads before a fork
         os._exit(0)
     os.waitpid(probe, 0)
@@ -131,14 +130,14 @@ def _imported(modules: list[str]) -> dict[str, Any]:
 
 def _open_files() -> set[int]:
     paths = list(Path("/proc/self/fd").iterdir())
-    return {int(path.name) for path in paths if path.exists()}  # the listing's own is closed
+    return {int(path.name) for path in paths if path.exists()}  # the descriptor of the listing is closed
 
 
 # ---------------------------------------------------------------------- in a fork that is the program
 
 
 def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int, Any], mark: int) -> None:
-    """Make this process like a new interpreter. `changes` are the changes that imports made to the environment."""
+    """Make this process like a new interpreter. `changes`: the imports' changes to the environment."""
     os.environ.clear()
     os.environ.update(what["environment"])
     for name, value in changes.items():

@@ -25,18 +25,18 @@ from trainers.ranks.printed_output import RankLog
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK_BYTES = 2**16
 _LONGEST_LINE_BYTES = 2**16
-"""Length in bytes from which a line is skipped, because it cannot contain metrics."""
+"""Length in bytes from which a line is skipped."""
 _SHOWN_BYTES = 1024
-"""Bytes kept of the beginning of a line that is too long, for error messages."""
+"""Bytes kept from the beginning of a skipped line, for error messages."""
 _LAST_LINES = 20
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
-"""Limit in seconds for killing remaining processes, and again for reading the output."""
+"""Limit in seconds for killing remaining processes, and for reading the output afterwards."""
 STDOUT, _FILE, _FILE_SECONDS = "stdout", "file", 0.1
-"""Names of the streams of lines, and seconds between two checks of a file of metrics."""
+"""Names of streams of lines, and seconds between two checks of a file of metrics."""
 
 OnLine = Callable[[str, str], None]
-"""Function that takes a line and the name of the stream that it comes from."""
+"""Takes a line and the name of its stream."""
 
 
 class Program:
@@ -45,13 +45,13 @@ class Program:
     Args:
         json_file: File whose new lines are read instead of the output.
         on_exit: Called from another thread with the exit status (negative for a signal), the reason of a failed start,
-            or None if its supervisor was killed.
+            or None if the supervisor was killed.
         fork: The program as a fork, used if possible; otherwise the log has the reason.
         remove: Folders to remove after the program's end, if this process is dead by then.
 
     Attributes:
-        last_lines: Last lines of standard error, or if there are none, of standard output; empty before its end.
-        last_words: The last line of standard error, with the last line of standard output.
+        last_lines: Last lines of standard error, or else of standard output; empty before the end.
+        last_words: Last line of standard error, with the last line of standard output.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Program:
         self._given = orders, prints, complains, says, out, errors
         self._orders = os.fdopen(gives, "wb", 0)
         self._ordering = threading.Lock()
-        # Without a reader yet, a long order would fill the pipe and block.
+        # Before the supervisor reads, a long order would fill the pipe and block.
         self._delayed: list[str] | None = None if fork is None else []
         try:
             if fork is None:
@@ -109,7 +109,6 @@ class Program:
         threading.Thread(target=self._read, args=streams, name="command", daemon=True).start()
 
     def _start(self) -> None:
-        """Start the supervisor of the program in a new process."""
         orders, prints, complains, *told = self._given
         try:
             self._starter = subprocess.Popen(  # noqa: S603 - our own module
@@ -120,11 +119,11 @@ class Program:
             self._close_given()
 
     def _close_given(self) -> None:
-        for end in self._given[:4]:  # the last two are read here
+        for end in self._given[:4]:  # this process reads the last two
             os.close(end)
 
     def hold(self) -> bool:
-        """Stop the program's processes until `go_on`, and read their output. Returns whether all are stopped."""
+        """Stop the program until `go_on`, and read its output. Returns whether all its processes are stopped."""
         self._order("stop")
         give_up_at = time.monotonic() + _HOLD_SECONDS
         while not (is_held := self._is_held() and self._has_read_all()) and time.monotonic() < give_up_at:
@@ -136,11 +135,11 @@ class Program:
         self._order("continue")
 
     def will_be_asked(self, seconds: float) -> None:
-        """Report to the supervisor that the program has `seconds` to end, even if this process is killed."""
+        """Give the program `seconds` to end, even if this process is killed."""
         self._order(f"asked {seconds}")
 
     def end(self, asked_seconds: float, kill_seconds: float) -> None:
-        """End the program: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more. Waits for its end."""
+        """End the program, and wait: SIGTERM after `asked_seconds`, SIGKILL after `kill_seconds` more."""
         if asked_seconds and self._over.wait(asked_seconds):
             return
         for order, seconds in ("continue", 0.0), ("terminate", kill_seconds), ("kill", None):
@@ -151,7 +150,7 @@ class Program:
                 return
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the program's running processes, or of the process that imports for it."""
+        """Return the CPU seconds of the program's running processes, or of its importing process."""
         total = 0.0
         importing = None if self._fork is None else self._fork.importing
         pid = self._supervisor_pid or importing
@@ -171,7 +170,7 @@ class Program:
         with suppress(psutil.Error, OSError):
             below = psutil.Process(self._supervisor_pid).children(recursive=True)
             groups = [(one, os.getpgid(one.pid)) for one in below]
-            # The signal does not stop processes that have left the group, such as daemons.
+            # The signal reaches no processes outside of the group, such as daemons.
             mine = [one for one, group in groups if group == self._group]
             return all(one.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for one in mine)
         return True  # the program has ended
@@ -185,7 +184,7 @@ class Program:
             return not any(map(any, waiting)) and (self._file is None or self._file.is_read())
 
     def note(self, text: str) -> None:
-        """Write our own line to the program's log, once for each text. Only the reading thread may call this."""
+        """Write a line to the program's log, once for each text. Only the reading thread may call this."""
         if text not in self._noted:
             self._noted.add(text)
             self._log.note(f"[automl] {text}\n".encode(errors="replace"))
@@ -256,7 +255,7 @@ class Program:
             self._close_given()
         else:
             self.note(f"preload: {why}, so the command starts without it")
-            with suppress(OSError):  # then it has lost its supervisor
+            with suppress(OSError):  # without a supervisor, the output ends, and the trial counts as lost
                 self._start()
         with self._ordering:
             delayed, self._delayed = self._delayed or [], None
@@ -303,7 +302,7 @@ class Program:
 
 
 class _GrowingFile:
-    """Reads new content of a file, even if the file is created or emptied later."""
+    """Reads new content of a file, which may be created or emptied later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -326,7 +325,7 @@ class _GrowingFile:
 
 
 class _Lines:
-    """Cuts chunks into lines and keeps the last lines. Drops text before a carriage return, for progress bars."""
+    """Cuts chunks into lines, and keeps the last. Drops text before a carriage return, for progress bars."""
 
     def __init__(self, take: Callable[[str], None], pass_over: Callable[[], None] = lambda: None) -> None:
         self._take, self._pass_over = take, pass_over

@@ -18,13 +18,14 @@ from trainers.ranks.process_group import Group
 
 
 class Meeting:
-    """Exchanges texts between the ranks of one attempt. An error raised in the block is sent to the other ranks.
+    """Exchanges texts between the ranks of one attempt. An error raised in the block reaches the other ranks.
 
-    Requests to the store are short, because a waiting request blocks requests of other threads.
+    Requests to the store are short, because a waiting request blocks other threads' requests.
     """
 
     def __init__(self, key: str, group: Group, store: StoreClient | None, is_over: Callable[[], bool]) -> None:
         self._prefix, self._group, self._is_over = f"command/{key}", group, is_over
+        self._failed = f"{self._prefix}/failed"
         self._store = store if group.world_size > 1 else None
         self._set_here: set[str] = set()
         self._last_heard: tuple[str, str] | None = None
@@ -42,7 +43,7 @@ class Meeting:
                 self._store.delete_key(name)
 
     def gather(self, what: str, own: str) -> list[str] | None:
-        """Return all ranks' texts; None once the trial is over. LostError if a rank failed. All ranks must call it."""
+        """Return all ranks' texts; None once the trial is over. A collective. Raises LostError if a rank failed."""
         if self._store is None:
             return [own]
         gather = StoreGather(f"{self._prefix}/{what}", self._group, self._store, is_over=self._need_not_wait)
@@ -57,7 +58,7 @@ class Meeting:
     def pass_on(
         self, what: str, take: Callable[[str | None], None], take_error: Callable[[TrainingError], None]
     ) -> None:
-        """On ranks other than 0, wait in a thread for rank 0's text, and pass it to `take`."""
+        """Wait in a thread for rank 0's text, and pass it to `take`. For ranks other than 0."""
 
         def wait() -> None:
             try:
@@ -77,10 +78,6 @@ class Meeting:
             delete_once_read(self._store, [name], f"{name}/read", self._group.world_size - 1)
         return self._last_heard[1]
 
-    @property
-    def _failed(self) -> str:
-        return f"{self._prefix}/failed"
-
     def _need_not_wait(self) -> bool:
         assert self._store is not None  # noqa: S101 - the callers have checked
         if self._store.check([self._failed]):
@@ -93,7 +90,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Address of a rank. `worker_port` is for TensorFlow; `devices` is in the form of CUDA_VISIBLE_DEVICES."""
+    """Address of a rank. `worker_port` is for TensorFlow; `devices` has the form of CUDA_VISIBLE_DEVICES."""
 
     host: str
     port: int
@@ -103,7 +100,7 @@ class Place:
 
 
 class HeldPorts:
-    """Ports of this machine that no other process gets until they are released."""
+    """Ports of this machine that no other process gets until `release`."""
 
     def __init__(self, count: int) -> None:
         self._sockets = [socket.socket() for _ in range(count)]
@@ -116,7 +113,7 @@ class HeldPorts:
         self.numbers = [int(one.getsockname()[1]) for one in self._sockets]
 
     def release(self) -> None:
-        """Release the ports, so that the program can open them."""
+        """Release the ports for the program."""
         for one in self._sockets:
             with suppress(OSError):
                 one.close()
@@ -131,15 +128,15 @@ def own_place(folder: str, address: tuple[str, int, str] | None, *, one_host: bo
 
 
 def all_places(own: Place, meeting: Meeting) -> list[Place] | None:
-    """Return the addresses of all ranks; None once the trial is over. All ranks must call it."""
+    """Return all ranks' addresses; None once the trial is over. A collective."""
     texts = meeting.gather("places", json.dumps(asdict(own)))
     return None if texts is None else [Place(**json.loads(text)) for text in texts]
 
 
 def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str, str]:
-    """Return the variables of torchrun and TensorFlow for a rank. A single rank gets torchrun's only if `is_asked`.
+    """Return a rank's variables of torchrun and TensorFlow. A single rank gets torchrun's only if `is_asked`.
 
-    This is because programs such as nanoGPT take RANK as the sign that they train on several GPUs.
+    Programs such as nanoGPT conclude from RANK that they train on several GPUs.
     """
     here = [number for number, place in enumerate(places) if place.host == places[rank].host]
     hosts = list(dict.fromkeys(place.host for place in places))
@@ -157,7 +154,7 @@ def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str
     if len(places) == 1 and not is_asked:
         found = {}
     devices = [places[number].devices for number in here]
-    if all(devices):  # a program takes the GPU with the number LOCAL_RANK, so it has to see the GPUs of all ranks here
+    if all(devices):  # a program uses GPU number LOCAL_RANK, so it must see the GPUs of all ranks of this machine
         found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     if len(places) > 1:
         cluster = {"worker": [f"{place.host}:{place.worker_port}" for place in places]}
@@ -166,7 +163,7 @@ def variables(places: Sequence[Place], rank: int, *, is_asked: bool) -> dict[str
 
 
 def _address_towards(host: str, port: int) -> str:
-    """Return this machine's address on the route to another machine. Sends no packet."""
+    """Return this machine's address on the route to a machine. Sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

@@ -1,7 +1,7 @@
 """Prepares arguments, environment and temporary folder of a program. Does not import torch.
 
-The process that created a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on the folder's file `lock` while it
-runs. A folder without a held lock is left over. Process ids cannot show that: they repeat in other containers.
+The process that created a folder automl-trial-HOST-PID-RANDOM holds a lock (flock) on its file `lock`. A folder without
+a held lock is left over. Process ids cannot show this, because they repeat in other containers.
 """
 
 import fcntl
@@ -22,9 +22,9 @@ from trainers.functions.own_loop import OwnLoop
 from trainers.ranks.process_state import variables_here
 
 _NAME = "automl-trial-"
-_SHORT_FOLDER = Path("/tmp")  # noqa: S108 - names made there cannot be guessed
+_SHORT_FOLDER = Path("/tmp")  # noqa: S108 - mkdtemp makes names that cannot be guessed
 _LONGEST_SOCKET_BYTES = 107
-"""Limit of a socket's path in bytes (`sun_path` in unix(7), without the final zero)."""
+"""Limit of a socket's path in bytes (`sun_path` in unix(7))."""
 _LOCK = "lock"
 _BEGUN_SECONDS = 3600.0
 """Age in seconds from which a folder without a file `lock` counts as left over."""
@@ -32,7 +32,7 @@ _BEGUN_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkingFolder:
-    """Temporary folder for the files of one attempt on one rank, and the path of its socket."""
+    """Temporary folder of one attempt on one rank, and the path of its socket."""
 
     path: Path
     channel: Path
@@ -40,7 +40,7 @@ class WorkingFolder:
 
 @contextmanager
 def working_folder() -> Iterator[WorkingFolder]:
-    """Create a temporary folder, deleted after the block, and delete the folders of dead processes."""
+    """Create a temporary folder, deleted after the block, and delete folders of dead processes."""
     with ExitStack() as stack:
         path = stack.enter_context(_locked_folder(Path(tempfile.gettempdir())))
         channel = path / "channel"
@@ -56,7 +56,7 @@ def _locked_folder(place: Path) -> Iterator[Path]:
             _delete_if_left(old)
     folder = Path(tempfile.mkdtemp(prefix=f"{_NAME}{socket.gethostname()[:16]}-{os.getpid()}-", dir=place))
     try:
-        new = folder / f"{_LOCK}.new"  # nobody may take the lock before this process does
+        new = folder / f"{_LOCK}.new"  # no other process may take the lock first
         with new.open("wb") as lock:
             with suppress(OSError):  # some network disks have no locks
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +80,7 @@ def _delete_if_left(folder: Path) -> None:
 
 _VARIABLE_PREFIX = "AUTOML_"
 _WITHHELD_PREFIXES = ("RAY_", _VARIABLE_PREFIX)
-"""Variables that the program does not get, because they configure the rank's own Ray and processes."""
+"""Variables that configure the rank's own Ray and processes, and so are withheld from the program."""
 _MOST_SCRIPT_BYTES = 2**24
 _LOGGED = Path(__file__).parent / "logged"
 
@@ -90,7 +90,7 @@ def start_of(
 ) -> tuple[list[str], dict[str, str], Path, Path | None, frozenset[str]]:
     """Return a program's arguments, environment, folder, file of metrics (or None), and variables that trials change.
 
-    Also creates the folder and writes the parameters to a file. `log` is the output's path, beside `{trial_folder}`.
+    Creates the folder, and writes a file of parameters. `log` is the output's path, beside `{trial_folder}`.
     """
     spec, names = own.spec, {name for name, _ in command.names()}
     params = json.dumps(dict(spec.params))
@@ -142,7 +142,6 @@ def start_of(
 
 
 def _beside(base: Path, argument: str) -> str:
-    """Return the absolute path for an argument that names a file or folder beside the spec, or the argument itself."""
     with suppress(OSError, ValueError):
         if argument.strip("./") and (base / argument).exists():
             return str(base / argument)
@@ -150,7 +149,7 @@ def _beside(base: Path, argument: str) -> str:
 
 
 def script_files(command: Command, base_folder: Path) -> dict[str, str]:
-    """Return hashes of the files that a command names, by relative path."""
+    """Return hashes of the command's files by relative path."""
     found: dict[str, str] = {}
     for part in command.parts:
         for text in part if isinstance(part, tuple) else (part,):

@@ -1,14 +1,13 @@
-"""Runs one command, and ends all its processes. This process stands between a rank and its program.
+"""Runs one command between a rank and its program, and ends all processes of the program.
 
     python -I -S supervisor.py NEWS OUTPUT ERRORS
 
 The first line of standard input is JSON: argv, environment, folder, remove, kill_seconds. Later lines are orders:
 `stop`, `continue`, `terminate`, `kill`, `asked SECONDS` (the program's time to end). The end of standard input means
-that the rank is dead: the program gets SIGTERM after those seconds, then `kill_seconds`. Afterwards all descendants
-are killed, in other sessions too: orphans become children of this process. The descriptor NEWS gets `supervised PID`,
-`started PID`, `failed WHY`, `exited STATUS` (negative for a signal); OUTPUT and ERRORS are the ends from which the
-rank reads the program's output. Uses the standard library alone, to start within 30 ms. `preloaded.py` calls it in a
-fork of a process with imported modules.
+that the rank is dead: the program gets SIGTERM after those seconds, and is killed `kill_seconds` later. Then all its
+descendants are killed, in other sessions too: orphans become children of this process. The descriptor NEWS gets
+`supervised PID`, `started PID`, `failed WHY`, `exited STATUS` (negative for a signal). From OUTPUT and ERRORS the rank
+reads the program's output. Uses only the standard library, to start within 30 ms, or in a fork of `preloaded.py`.
 """
 
 from __future__ import annotations
@@ -30,20 +29,15 @@ if TYPE_CHECKING:  # a tenth of the start
     from typing import Any
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
-"""Options of the system call `prctl`, from Linux's prctl.h."""
-_ORDERS = {
-    b"stop": signal.SIGSTOP,
-    b"continue": signal.SIGCONT,
-    b"terminate": signal.SIGTERM,
-    b"kill": signal.SIGKILL,
-}
+"""Options of the system call `prctl`."""
+_ORDERS = {b"stop": signal.SIGSTOP, b"continue": signal.SIGCONT, b"terminate": signal.SIGTERM, b"kill": signal.SIGKILL}
 _news = -1
 _LEFT_SECONDS = 5.0
-"""Limit in seconds for killing remaining processes, because a process that waits for a disk cannot be killed."""
+"""Limit in seconds for killing processes, because a process that waits for a disk cannot be killed."""
 
 
 def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> dict[str, Any]:
-    """Run the command described on standard input, and exit. With `is_preloaded`, the program's process returns it."""
+    """Run the command on standard input, and exit. With `is_preloaded`, return it in the program's process."""
     global _news  # noqa: PLW0603 - a process has one
     _news = news
     # Ray kills the children of a process that it ends, and this process has to outlive the rank to end the program.
@@ -71,11 +65,11 @@ def supervise(news: int, printed: list[int], *, is_preloaded: bool = False) -> d
             status = _follow(pid, what, wakes, printed)
     finally:
         _kill_descendants()
-        for folder in what["remove"] if status is None else ():  # else the rank still reads them
+        for folder in what["remove"] if status is None else ():  # a living rank still reads them
             shutil.rmtree(folder, ignore_errors=True)
     if status is not None:
         _tell(f"exited {status}")
-    os._exit(0)  # without the ends of imported modules
+    os._exit(0)  # without exit handlers of imported modules
 
 
 def _follow(pid: int, what: dict[str, Any], wakes: int, printed: list[int]) -> int | None:
@@ -114,7 +108,6 @@ def _send(pid: int, *numbers: signal.Signals) -> None:
 
 
 def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
-    """Wait for the program to end after the rank's death, and discard the program's output."""
     while (status := _status_of(pid)) is None and (left := moment - time.monotonic()) > 0:
         for ready in select.select(streams, [], [], left)[0]:
             if not os.read(ready, 2**16):
@@ -123,7 +116,7 @@ def _ends_by(moment: float, pid: int, streams: list[int]) -> bool:
 
 
 def _start(what: dict[str, Any], ours: list[int], *, is_preloaded: bool) -> int:
-    """Start the program in a new session. Returns its process id, or 0 in the fork that becomes the program."""
+    """Start the program in a new session. Returns its process id, or 0 in the program's own process."""
     argv = what["argv"]
     fails, failing = os.pipe()  # closed by a program that runs
     mine = os.getpid()
@@ -134,7 +127,7 @@ def _start(what: dict[str, Any], ours: list[int], *, is_preloaded: bool) -> int:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
             if os.getppid() != mine:
                 os._exit(1)
-            # Python ignores the last two signals, and shell pipes rely on them.
+            # Python ignores the last two signals, but shell pipes rely on them.
             usual = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
             for number in usual:
                 signal.signal(number, signal.SIG_DFL)

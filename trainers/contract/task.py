@@ -1,4 +1,4 @@
-"""Interface of a user's task, `Task`, and `BaseTask` with the defaults of a classifier. Does not import torch."""
+"""Interface of a user's task, and `BaseTask` with the defaults of a classifier. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _CLASSIFIER_METRICS = ("val_error", "val_accuracy")
 
 @runtime_checkable
 class Task(Protocol):
-    """Model, data, loss and metrics for trials to train; needs no base class. n is the number of samples in a batch.
+    """Model, data, loss and metrics of trials; needs no base class. n is the number of samples in a batch.
 
     Data is a pair (inputs, targets) of tensors, first dimension samples, or a map-style Dataset of such pairs, the same
     in every process. Optional members:
-    `test_data(params)`: the samples for testing; `has_test_part`: whether there are any, True if left out;
+    `test_data(params)`: the samples for testing; `has_test_part`: whether there are any, default True;
     `space()`: the default search space;
     `first_trials()`: mappings of good parameters, with which a search of that space begins;
     `baselines()`: models and figures to compare with, see `baselines_of`;
-    `parameters`: names of the parameters that the task reads, besides the trainer's options;
+    `parameters`: names of parameters that the task reads, besides the trainer's options;
     `metric_names`: the names that `metrics` returns;
     `smoothed_loss(outputs, targets, smoothing)`: the training loss if `label_smoothing` is above 0;
-    `weights(targets)`: weights of the samples in the means of loss and metrics, such as numbers of tokens: a mapping of
-    "loss" and metric names to tensors of shape [n]; every sample counts once for names left out;
+    `weights(targets)`: weights of the samples in means, such as numbers of tokens: a mapping of "loss" and metric names
+    to tensors of shape [n]; default 1;
     `optimizer(model, learning_rate, params)`, `schedule(step, steps, params)`, `rate_factors(model, params)`: see
     `trainers.model.optimizers`;
     `whole_metrics(params)`: metrics that are not means over samples, see `trainers.loop.whole_set_metrics`;
@@ -49,13 +49,13 @@ class Task(Protocol):
         """Return the validation samples, over which metrics are averaged."""
 
     def model(self, params: Params, /) -> nn.Module:
-        """Return a new model. torch's global generator is seeded before, so that weights are reproducible."""
+        """Return a new model. torch's global generator is seeded before."""
 
     def loss(self, outputs: Any, targets: Any, /) -> Tensor:
-        """Return the loss of each sample, shape [n], from which the trainer computes exact sums over all ranks."""
+        """Return each sample's loss, shape [n], from which the trainer computes exact sums over all ranks."""
 
     def metrics(self, outputs: Any, targets: Any, /) -> Mapping[str, Tensor]:
-        """Return each metric's values, shape [n], by name. Names are used unchanged, such as "val_error"."""
+        """Return each metric's values, shape [n], by its name in reports, such as "val_error"."""
 
 
 class BaseTask:
@@ -70,13 +70,13 @@ class BaseTask:
         return cross_entropy(outputs, targets, reduction="none")
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sample's cross entropy, shape [n], with `smoothing` of its target spread over all classes."""
+        """Return each sample's cross entropy, shape [n], with `smoothing` of the target spread over all classes."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return each sample's `val_error` and `val_accuracy`, which are 0 or 1, shape [n]."""
+        """Return each sample's `val_error` and `val_accuracy`, 0 or 1, shape [n]."""
         wrong = outputs.argmax(dim=-1) != targets
         return {"val_error": wrong, "val_accuracy": ~wrong}
 
@@ -87,12 +87,12 @@ def has_test_part(task: Task) -> bool:
 
 
 def parameters_of(task: Task) -> tuple[str, ...]:
-    """Return the names of the parameters that a task reads, besides the trainer's options."""
+    """Return names of parameters that a task reads, besides the trainer's options."""
     return tuple(getattr(task, "parameters", ()))
 
 
 def space_of(task: Task) -> Space | None:
-    """Return the search space that a task proposes, or None. Raises TaskError if `space()` returns another type."""
+    """Return the task's search space, or None. Raises TaskError if `space()` returns another type."""
     if not hasattr(task, "space"):
         return None
     space = task.space()
@@ -103,7 +103,7 @@ def space_of(task: Task) -> Space | None:
 
 
 def first_trials_of(task: Task) -> tuple[Params, ...]:
-    """Return the parameters to try first in the task's search space, beginning with baselines. May raise TaskError."""
+    """Return the parameters to try first in the task's space, baselines first. May raise TaskError."""
     named = task.first_trials() if hasattr(task, "first_trials") else ()
     if not _are_mappings(named):
         allowed = "a list of mappings from names to values"
@@ -127,8 +127,8 @@ def baselines_of(task: Task) -> tuple[dict[str, Any], ...]:
 def model_of(task: Task, params: Params) -> nn.Module:
     """Return a new model of a task in training mode. Raises TaskError if `model(params)` returns no torch module.
 
-    A model in evaluation mode as a whole (Hugging Face's `from_pretrained`) is put into training mode. Single layers in
-    evaluation mode remain in it, since the task froze them.
+    A whole model in evaluation mode (Hugging Face's `from_pretrained`) is put into training mode. Single layers in
+    evaluation mode stay frozen.
     """
     from torch import nn
 
@@ -139,7 +139,7 @@ def model_of(task: Task, params: Params) -> nn.Module:
 
 
 def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
-    """Raise TaskError if a task's metric has the name of a metric that every trial has."""
+    """Raise TaskError if a task's metric has the name of a built-in metric."""
     for name in names:
         if name in OUR_METRICS:
             raise TaskError(
@@ -148,7 +148,7 @@ def refuse_our_metrics(task: Task, names: Iterable[str]) -> None:
 
 
 def declared_metrics(task: Task) -> tuple[str, ...] | None:
-    """Return a task's metric names if they are known without calling `metrics`, otherwise None."""
+    """Return a task's metric names, or None if only a call of `metrics` reveals them."""
     names = getattr(task, "metric_names", None)
     if names is not None:
         return tuple(names)
@@ -159,7 +159,7 @@ def declared_metrics(task: Task) -> tuple[str, ...] | None:
 
 
 def training_loss(task: Task, smoothing: float) -> Callable[[Any, Any], Tensor]:
-    """Return the task's loss, or its `smoothed_loss` if `smoothing` is above 0. TaskError if the latter is missing."""
+    """Return the task's loss, or with `smoothing` its `smoothed_loss`. Raises TaskError if the method is missing."""
     if smoothing == 0:
         return task.loss
     smoothed = getattr(task, "smoothed_loss", None)
@@ -200,18 +200,18 @@ def _kind_of(value: object) -> str:
 
 @runtime_checkable
 class GrownModel(Protocol):
-    """Model that is not trained by gradient steps, such as decision trees. Its `state_dict` holds its whole state."""
+    """Model not trained by gradient steps, such as decision trees. Its `state_dict` holds its whole state."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Train epoch number `epoch` (from 1) on the CPU. Equal arguments and state must give bitwise equal results.
+        """Train epoch `epoch` (from 1) on the CPU. Equal arguments and state must give bitwise equal results.
 
         Call `tick` at least every few seconds, because a silent rank counts as hanging.
         """
 
 
 def grows(module: nn.Module) -> TypeGuard[GrownModel]:
-    """Return whether a model has `grow_epoch`, and so is not trained by gradient steps."""
+    """Return whether a model has `grow_epoch`."""
     return isinstance(module, GrownModel)

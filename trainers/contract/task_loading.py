@@ -28,13 +28,13 @@ _REQUIRED = ("train_data", "validation_data", "model", "loss", "metrics")
 
 
 class TaskLoadError(TaskError, UserError):
-    """A task cannot be found, imported or constructed; the message says in one line what is allowed."""
+    """A task cannot be found, imported or constructed. The message is one line."""
 
 
 def load_trainable(
     name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()
 ) -> Trainable:
-    """Return the task, training function ("module:function") or command to train; raises TaskLoadError."""
+    """Return the task, training function ("module:function") or command. Raises TaskLoadError."""
     if name == COMMAND:
         try:
             return Command.of(options or {})
@@ -53,7 +53,7 @@ def load_trainable(
 def load_task(name: str, options: Mapping[str, object] | None = None, python_path: Sequence[str] = ()) -> Task:
     """Return the task called `name`: a built-in task of `trainers.tasks`, or a user's class "module:Class".
 
-    Folders of `python_path` come first. Raises TaskLoadError if the task is missing or incomplete, or its code raises.
+    Searches `python_path` first. Raises TaskLoadError if the task is missing or incomplete, or its code raises.
     """
     found = import_task(name, python_path)
     if is_training_function(found):
@@ -65,7 +65,8 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
     except TaskError as error:
         raise TaskLoadError(f"task {name!r}: {error}") from error
     except Exception as error:
-        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{_error_line(error)}") from error
+        line = error_line("".join(traceback.format_exception(error)))
+        raise TaskLoadError(f"task {name!r}: {_option_named_in(error, options or {})}{line}") from error
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise TaskLoadError(f"task {name!r} lacks {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
@@ -74,7 +75,7 @@ def load_task(name: str, options: Mapping[str, object] | None = None, python_pat
 
 
 def import_task(name: str, python_path: Sequence[str] = ()) -> Any:
-    """Return the object called `name`, usually a task's class, without calling it; raises TaskLoadError."""
+    """Return the object called `name`, usually a task's class. Raises TaskLoadError."""
     if name == COMMAND:
         return Command
     for folder in python_path:
@@ -93,7 +94,7 @@ def built_in_tasks() -> tuple[str, ...]:
 
 
 def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which options of a built-in task are always paths, and which are paths only if the file exists."""
+    """Return a built-in task's options that are always paths, and options that are paths only if the file exists."""
     if name not in built_in_tasks():
         return (), ()
     found = _built_in(name)
@@ -101,12 +102,12 @@ def path_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def options_of_new_studies(name: str) -> dict[str, object]:
-    """Return options that new studies of a built-in task set. Existing studies keep the constructor's defaults."""
+    """Return a built-in task's options for new studies. Existing studies keep the constructor's defaults."""
     return dict(getattr(_built_in(name), "options_of_new_studies", {})) if name in built_in_tasks() else {}
 
 
 def check_options(name: str, task_class: Any, options: Mapping[str, object]) -> None:
-    """Raise TaskLoadError for options that the task's constructor does not take, and for missing required options."""
+    """Raise TaskLoadError for unknown options, and for missing required options."""
     try:
         taken = inspect.signature(task_class).parameters
     except (TypeError, ValueError):  # no signature, as for some built-in callables
@@ -149,15 +150,11 @@ def _option_named_in(error: BaseException, options: Mapping[str, object]) -> str
     return f"task_options: found {dict(options)}: "
 
 
-def _error_line(error: BaseException) -> str:
-    return error_line("".join(traceback.format_exception(error)))
-
-
 def _built_in(name: str) -> Any:
     names = built_in_tasks()
     if name not in names:
         raise TaskLoadError(f"unknown task {name!r}, allowed: {', '.join(names)}, or \"module:Class\" for "
-                            f"a task of your own{meant(name, names)}")  # fmt: skip
+                            f"your own task{meant(name, names)}")  # fmt: skip
     class_name = "".join(part.capitalize() for part in name.split("_"))
     return getattr(importlib.import_module(f"trainers.tasks.{name}"), class_name)
 
@@ -211,7 +208,7 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
 
 
 def _check_shadows(folder: Path) -> None:
-    """Raise TaskLoadError if a folder has a Python file or package that hides one of our packages."""
+    """Raise TaskLoadError if a folder has a Python file or package that hides our package of the same name."""
     home = Path(__file__).resolve().parents[2]
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):

@@ -1,7 +1,7 @@
 """A user's own training loop, called once for each trial. Does not import torch.
 
-A function counts as a training function if its first parameter is called `trial` or annotated `automl.Trial`. Its
-search space is its attribute `space`, or the variable `space` of its module; both may be missing.
+A training function's first parameter is called `trial` or annotated `automl.Trial`. Its search space is its attribute
+`space`, or the variable `space` of its module; both may be missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TrainingFunction:
 
 
 def is_training_function(found: object) -> bool:
-    """Return whether a user's object is a training function."""
+    """Return whether an object is a training function."""
     if not inspect.isfunction(found):
         return False
     parameters = list(inspect.signature(found).parameters.values())
@@ -58,7 +58,7 @@ def problem_of(function: Callable[..., object]) -> str | None:
 
 
 def space_of_function(function: Callable[..., object], module: object) -> Space | None:
-    """Return the search space: the attribute `space` of the function, the variable `space` of its module, or None."""
+    """Return the search space: the function's attribute `space`, the module's variable `space`, or None."""
     space = getattr(function, _SPACE, None)
     if space is None:
         space = getattr(module, _SPACE, None)
@@ -76,7 +76,7 @@ def space_of_function(function: Callable[..., object], module: object) -> Space 
 
 
 def reported_by(function: Callable[..., object]) -> tuple[str, ...]:
-    """Return the names of the metrics in the function's calls of `trial.report`, in the order of its source."""
+    """Return the metrics in the function's calls of `trial.report`, in source order."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Hashes of the user's files of code and data, and the place of an error in the user's code."""
+"""Hashes of the user's code and data files, and the place of an error in the user's code."""
 
 import hashlib
 import os
@@ -32,7 +32,6 @@ def _last_stack(message: str, frames: list[re.Match[str]]) -> list[re.Match[str]
 
 
 def _is_users(file: str) -> bool:
-    """Return whether a file belongs to the user or a built-in task, and not to other parts of automl or to packages."""
     path, home = Path(file), Path(__file__).resolve().parents[2]
     if path.is_relative_to(home / "trainers" / "tasks"):
         return True
@@ -51,15 +50,12 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _HASH_CHARACTERS = 16
 WHOLE_BYTES, _END_BYTES = 2**28, 2**20
 _data_hashes: dict[tuple[str, int, int], str] = {}
-"""Hashes of data files by path, time of the last change in nanoseconds, and size."""
-_hashes: dict[str, str] = {}  # hash of each file when first seen, at its loading: it may change later
+"""Hashes of data files by path, modification time in nanoseconds, and size."""
+_hashes: dict[str, str] = {}  # hash of each file when first seen, because it may change later
 
 
 def code_files(folders: Sequence[str]) -> dict[str, str]:
-    """Return hashes of imported Python files below folders, at most `MOST_FILES`, without installed packages.
-
-    A file is hashed at the first call, so that later edits of a file that is already imported do not count.
-    """
+    """Return hashes of imported Python files below folders, at most `MOST_FILES`. Ignores edits after a first call."""
     found: dict[str, str] = {}
     # Each trial checks thousands of modules, so strings are compared: Path objects would take 50 ms.
     for folder in (str(Path(one)).rstrip(os.sep) + os.sep for one in folders):
@@ -82,16 +78,16 @@ def hash_of(path: Path) -> str:
 
 
 def data_files(task: object, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return hashes of the existing files and folders that a task's options name, by path."""
+    """Return hashes of existing files and folders in a task's options, by path."""
     names = (*getattr(task, "path_options", ()), *getattr(task, "maybe_path_options", ()))
     paths = [options[name] for name in names if isinstance(options.get(name), str)]
     return {path: hash_of_data(Path(path)) for path in paths if Path(path).exists()}
 
 
 def hash_of_data(path: Path) -> str:
-    """Return the hash of a file's content, or of a folder's file names and sizes. Raises OSError if it is unreadable.
+    """Return the hash of a file's content, or of a folder's file names and sizes. Raises OSError.
 
-    For a file above `WHOLE_BYTES`, only the size and both ends are hashed: a terabyte would take hours.
+    Above `WHOLE_BYTES`, only the file's size and both ends are hashed: a terabyte would take hours.
     """
     if path.is_dir():
         return _hash_of_folder(path)

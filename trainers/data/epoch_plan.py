@@ -20,7 +20,7 @@ _FEWEST = 2  # least number of samples for which BatchNorm has a variance
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass:
-    """One forward and backward pass of one rank. An empty pass adds nothing to sums, but joins the collectives."""
+    """Forward and backward pass of one rank. An empty pass adds nothing to sums, but joins collectives."""
 
     samples: int
     step_samples: int
@@ -31,18 +31,18 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MicroBatch(Pass):
-    """Pass over the samples at `indices`, int64 [n]. An empty pass has one index, whose sample adds nothing to sums."""
+    """Pass over the samples at `indices`, int64 [n]; an empty pass has one index, which adds nothing to sums."""
 
     indices: Tensor
 
     def without_indices(self) -> Pass:
-        """Return this pass without its sample indices."""
+        """Return this pass without indices."""
         return Pass(**{one.name: getattr(self, one.name) for one in fields(Pass)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochLayout:
-    """Division of passes over the data into epochs of whole steps. A pass may end with a shorter step and epoch."""
+    """Division of passes over the data into epochs of whole steps. The last step and epoch of a pass may be shorter."""
 
     samples: int
     effective_batch: int
@@ -50,12 +50,12 @@ class EpochLayout:
     steps_per_epoch: int
 
     def place(self, epoch: int) -> tuple[int, int]:
-        """Return which pass over the data an epoch belongs to (both count from 1), and its first index there."""
+        """Return an epoch's pass over the data (both count from 1), and its first index in the pass."""
         passed, part = divmod(epoch - 1, math.ceil(self.steps_per_pass / self.steps_per_epoch))
         return passed + 1, part * self.steps_per_epoch * self.effective_batch
 
     def part(self, order: Tensor, first: int) -> Tensor:
-        """Return the sample indices of the epoch that starts at index `first` of `order`, int64 [N]."""
+        """Return the sample indices of the epoch from index `first` of `order` on, int64 [N]."""
         return order[first : first + self.steps_per_epoch * self.effective_batch]
 
     def steps(self, epochs: int) -> int:
@@ -65,7 +65,7 @@ class EpochLayout:
 
 
 def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | int) -> EpochLayout:
-    """Return the layout of epochs: "auto" makes each pass an epoch, a number is rounded up to whole steps."""
+    """Return the layout of epochs. "auto" makes each pass an epoch; a number is rounded up to whole steps."""
     steps = math.ceil(samples / effective_batch)
     wanted = samples if isinstance(samples_per_epoch, str) else samples_per_epoch
     return EpochLayout(
@@ -77,7 +77,7 @@ def epoch_layout(samples: int, effective_batch: int, samples_per_epoch: str | in
 
 
 def share(samples: int, rank: int, world_size: int) -> range:
-    """Return the range of a rank's samples. Ranks differ by at most one sample; earlier ranks get more."""
+    """Return the range of a rank's samples. Earlier ranks may get one sample more."""
     size, rest = divmod(samples, world_size)
     start = rank * size + min(rank, rest)
     return range(start, start + size + (rank < rest))
@@ -99,8 +99,8 @@ def plan_epoch(
 
     Args:
         even: All ranks need equally many micro-batches, as with sharded weights.
-        singles: "keep" micro-batches of one sample, "merge" them with others of this step or the last, or "drop"
-            them; a sample that cannot be merged is dropped.
+        singles: "keep" micro-batches of one sample, "merge" them with others of this step or the last (or drop them
+            if that is impossible), or "drop" them.
     """
     plan: list[MicroBatch] = []
     first = 0
@@ -127,7 +127,7 @@ def plan_epoch(
 
 
 def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
-    """Return the number of samples of each step; with "merge" the last step has two instead of one, if possible."""
+    """Return each step's number of samples. With "merge", a last step of one sample gets two, if possible."""
     sizes = [min(batch, samples - first) for first in range(0, samples, batch)]
     if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1 and batch > _FEWEST:
         sizes[-2:] = [batch - 1, _FEWEST]
@@ -135,7 +135,7 @@ def step_sizes(samples: int, batch: int, singles: SingleSamples) -> list[int]:
 
 
 def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: SingleSamples) -> list[range]:
-    """Return a rank's micro-batches of a step, as ranges of indices counted from the step's first sample."""
+    """Return a rank's micro-batches of a step as ranges, counted from the step's first sample."""
     ranks = min(world_size, max(1, size // _FEWEST)) if singles == "merge" else world_size
     own = share(size, rank, ranks) if rank < ranks else range(0)
     starts = list(range(own.start, own.stop, batch_per_rank))
@@ -146,13 +146,13 @@ def _parts(size: int, rank: int, world_size: int, batch_per_rank: int, singles: 
 
 
 def samples_of_rank(samples: int, effective_batch: int, *, rank: int, world_size: int) -> int:
-    """Return the number of samples on which a rank trains in an epoch."""
+    """Return the number of a rank's samples in an epoch."""
     steps, last = divmod(samples, effective_batch)
     return steps * (effective_batch // world_size) + len(share(last, rank, world_size))
 
 
 def work_of(plan: Sequence[Pass]) -> float:
-    """Return the work of passes, counted in forward passes of one sample."""
+    """Return the work of passes, in forward passes of one sample."""
     return float(TRAIN_WORK * sum(one.samples for one in plan if not one.is_empty))
 
 

@@ -1,4 +1,4 @@
-"""Functions for tensors in nested containers: torch's pytrees, and other mappings such as `UserDict`."""
+"""Tensors in nested containers: torch's pytrees, and other mappings such as `UserDict`."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -12,7 +12,7 @@ _SINGLE = (torch.bfloat16, torch.float16)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return `value` with `function` applied to each tensor; containers keep their classes."""
+    """Return `value` with `function` applied to each tensor. Containers keep their classes."""
     return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
@@ -21,7 +21,7 @@ def _mapped(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any],
 
 
 def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Map a leaf of torch's pytree, or the items of a leaf that is a mapping unknown to torch."""
+    """Map a leaf of torch's pytree, or the items of a container unknown to torch."""
     if isinstance(leaf, Mapping):
         items = {key: _mapped(function, item, is_leaf) for key, item in leaf.items()}
         if not isinstance(leaf, MutableMapping):
@@ -37,7 +37,7 @@ def _mapped_leaf(function: Callable[[Any], Any], leaf: Any, is_leaf: Callable[[A
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors on a device, copied asynchronously to a GPU. Uses an object's method `to`."""
+    """Return `value` on a device, copied asynchronously to a GPU. Objects are moved by their method `to`."""
     return _mapped(lambda leaf: _moved(leaf, device), value, _moves_itself)
 
 
@@ -52,7 +52,7 @@ def _moves_itself(value: Any) -> bool:
 
 
 def in_single_precision(value: Any) -> Any:
-    """Return `value` with bf16 and fp16 tensors converted to single precision."""
+    """Return `value` with bf16 and fp16 tensors in single precision."""
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in _SINGLE else tensor, value)
 
 
@@ -69,5 +69,5 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def elements_of(value: Any) -> int:
-    """Return the number of elements of all tensors in `value`."""
+    """Return the number of elements in all tensors of `value`."""
     return sum(tensor.numel() for tensor in tensors_of(value))

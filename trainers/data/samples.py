@@ -1,4 +1,4 @@
-"""Loads a task's samples, and copies batches to a rank's device. n: samples in a batch, N: samples in the data."""
+"""Loads a task's samples, and copies batches to a rank's device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _EVALUATION_FACTOR = 8
 
 
 class TensorSamples:
-    """Samples as two tensors, inputs and targets, that stay on the device. `index_select` makes each batch."""
+    """Two tensors, inputs and targets, that stay on the device. `index_select` makes each batch."""
 
     def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device) -> None:
         if len(inputs) != len(targets):
@@ -36,13 +36,13 @@ class TensorSamples:
         return len(self._inputs)
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG002
-        """Yield each batch. The indices of all batches are copied to the device at once."""
+        """Yield each batch. Copies all indices to the device at once."""
         joined = torch.cat(list(indices)).to(self._device)
         for chunk in torch.split(joined, [len(index) for index in indices]):
             yield self._inputs.index_select(0, chunk), self._targets.index_select(0, chunk)
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return the batch size for evaluation: larger for small samples, to take few steps in limited memory."""
+        """Return the batch size for evaluation: larger for small samples, as memory allows."""
         elements = max(1, self._inputs[0].numel())
         return min(_EVALUATION_FACTOR * batch, max(batch, _EVALUATION_ELEMENTS // elements))
 
@@ -50,8 +50,8 @@ class TensorSamples:
 class DatasetSamples:
     """Samples of a map-style Dataset, collated by torch's default function or by the task's own.
 
-    Without workers, this process makes the batches: 1,200 quick samples in 19 batches take 2.7 ms, against 3.0 ms in a
-    DataLoader and 30 ms in a worker. Workers are seeded for each batch, so that draws do not depend on their number.
+    Without workers, this process makes the batches: 1,200 quick samples in 19 batches take 2.7 ms, in a DataLoader
+    3.0 ms, in a worker 30 ms. Workers are seeded for each batch, so that draws do not depend on their number.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class DatasetSamples:
         return len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, indices: Sequence[Tensor], first: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield each batch on the device; copies from pinned memory are asynchronous."""
+        """Yield each batch on the device. Copies from pinned memory are asynchronous."""
         loader = self._loader
         for inputs, targets in self._collated(indices) if loader is None else self._loaded(loader, indices, first):
             yield to_device(inputs, self._device), to_device(targets, self._device)
 
     def evaluation_batch(self, batch: int) -> int:
-        """Return `batch` unchanged, because the size of a sample is unknown."""
+        """Return `batch`, because the size of a sample is unknown."""
         return batch
 
     def _collated(self, indices: Sequence[Tensor]) -> Iterator[Any]:
@@ -122,7 +122,7 @@ def _fetch(dataset: Dataset[Any] | list[Any], indices: list[int]) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialData:
-    """Training and validation samples of a rank. `memory` measures peak memory since before they were loaded."""
+    """Training and validation samples of a rank. `memory` measures peak memory, including their loading."""
 
     train: Samples | StreamSamples
     validation: Samples | StreamSamples
@@ -130,7 +130,7 @@ class TrialData:
 
 
 def load_data(spec: TrialSpec, task: Task, device: torch.device, counter: StepCounter) -> TrialData:
-    """Load a trial's training and validation samples; needs no process group."""
+    """Load a trial's training and validation samples, without a process group."""
     with classified():
         cpus = 0 if device.type == "cpu" or not has_room_for_workers() else max(spec.cpus_per_rank, cpus_of_each_gpu())
         memory, workers = PeakMemory(device), settings_of(spec).data_processes(cpus)
@@ -147,7 +147,7 @@ def load_samples(
 ) -> Samples | StreamSamples:
     """Return a task's "train", "validation" or "test" data on `device`; `workers` processes read a Dataset.
 
-    Seeds the global generators first, so that a task that generates its data generates the same on every rank.
+    Seeds the global generators first, so that generated data is the same on every rank.
     """
     reseed(derive("data"))
     data = getattr(task, f"{part}_data")(params)
@@ -158,7 +158,7 @@ def load_samples(
 
 
 def few_of(samples: Samples | StreamSamples, most: int) -> Samples:
-    """Return samples with random access: all samples of a dataset, or the first `most` of a stream."""
+    """Return all samples of a dataset, or the first `most` of a stream."""
     if not isinstance(samples, StreamSamples):
         return samples
     return DatasetSamples(samples.first(most), samples.device, collate=samples.collate)
@@ -166,7 +166,7 @@ def few_of(samples: Samples | StreamSamples, most: int) -> Samples:
 
 def _wrap(data: object, what: str, device: torch.device, workers: int, collate: Collate) -> Samples | StreamSamples:
     if type(data) is TensorDataset and len(data.tensors) == 2:
-        data = data.tensors  # one index_select for a batch, not one for each sample
+        data = data.tensors  # for one index_select per batch, not per sample
     if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return TensorSamples(data[0], data[1], device)
     if isinstance(data, IterableDataset):
@@ -185,12 +185,12 @@ def _wrap(data: object, what: str, device: torch.device, workers: int, collate: 
 def _length_of(samples: IterableDataset[Any]) -> int | None:
     try:
         return len(samples)  # type: ignore[arg-type]
-    except TypeError:  # a class may have a `__len__` that raises it
+    except TypeError:  # a class without `__len__`, or whose `__len__` raises it
         return None
 
 
 def _read(samples: IterableDataset[Any], length: int, what: str) -> list[Any]:
-    """Read an iterable dataset of known length, so that it can be shuffled and divided among ranks."""
+    """Read an iterable dataset of known length, to shuffle and divide it."""
     found = list(samples)
     if len(found) != length:
         raise TaskError(f"{what}: yields {len(found)} samples, but its length is {length}")

@@ -1,4 +1,4 @@
-"""Derives random seeds from seed, epoch and rank alone, and saves the states of random generators."""
+"""Derives random seeds from seed, epoch and rank only, and saves states of random generators."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _HOST = torch.device("cpu")
 
 
 def derive(purpose: str, *numbers: int) -> int:
-    """Return a 63-bit seed, the same on every machine. Seeds for different purposes are unrelated."""
+    """Return a 63-bit seed, the same on every machine. Seeds of different purposes are unrelated."""
     entropy = (_PURPOSES[purpose], *(number & 0xFFFF_FFFF_FFFF_FFFF for number in numbers))
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
 
@@ -30,14 +30,14 @@ def reseed(seed: int) -> None:
 
 
 def reseed_host(seed: int) -> None:
-    """Seed the host's global generators as `reseed` does, but not the generators of devices."""
+    """Seed the host's global generators as `reseed` does, but no device's."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
     random.seed(seed)
 
 
 def generators_of(device: torch.device) -> dict[str, Any]:
-    """Return the states of a rank's global generators, as plain values and tensors."""
+    """Return the states of a rank's global generators as plain values and tensors."""
     _, words, position, has_gauss, gauss = np.random.get_state()
     states = {
         "torch": torch.get_rng_state(),
@@ -48,7 +48,7 @@ def generators_of(device: torch.device) -> dict[str, Any]:
 
 
 def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
-    """Restore the generator states that `generators_of` returned."""
+    """Restore the states from `generators_of`."""
     words, *others = states["numpy"]
     torch.set_rng_state(states["torch"].cpu())
     np.random.set_state(("MT19937", words.cpu().numpy().astype(np.uint32), *others))
@@ -58,14 +58,14 @@ def set_generators(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 class HostGenerators:
-    """Separate state of the host's global random generators for one reader of data."""
+    """State of the host's global generators for one reader of data."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] | None = None
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Draw from this reader's generators within the `with` block; restore the other state afterwards."""
+        """Draw from this reader's state within the block, and restore the outer state afterwards."""
         outer = generators_of(_HOST)
         if self._states is not None:
             set_generators(self._states, _HOST)
@@ -77,6 +77,6 @@ class HostGenerators:
 
 
 def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """Return an epoch's random order of the samples, int64 [samples], the same on all ranks."""
+    """Return an epoch's random order, int64 [samples], the same on all ranks."""
     generator = torch.Generator().manual_seed(derive("shuffle", seed, epoch))
     return torch.randperm(samples, generator=generator)

@@ -1,8 +1,8 @@
-"""Shares a task's data among the ranks of a node: all ranks map one file into memory instead of holding copies.
+"""Shares a task's data among the ranks of a node: all ranks map one file into memory.
 
-A large array is written to a file whose name is the hash of its content, and replaced by a memory mapping. Writing to
-the mapping changes only private copies of pages. Every process that maps a file holds a shared lock on it; the next
-process that shares an array deletes unlocked files.
+A large array is written to a file named by the hash of its content, and replaced by a memory mapping. Writing to the
+mapping changes only private copies of pages. Every process that maps a file holds a shared lock on it; the next process
+that shares an array deletes unlocked files.
 """
 
 import fcntl
@@ -27,17 +27,17 @@ from torch.utils.data import Dataset
 
 log = logging.getLogger(__name__)
 
-LEAST_BYTES = 16 * 2**20  # least size of a shared array: mapping a smaller array costs more than it saves
+LEAST_BYTES = 16 * 2**20  # least size of a shared array; mapping a smaller array costs more than it saves
 _DEEPEST = 4
 _SPARE_SHARE = 0.5  # largest part of the disk's free space for one array
-_MOST_ITEMS = 1000  # most items of a searched container: longer containers hold samples
+_MOST_ITEMS = 1000  # most items of a searched container; longer containers hold samples
 
 
 def share_arrays(holder: object, folder: Path | None = None) -> None:
-    """Replace an object's large arrays and tensors by memory mappings of files that this node's processes share.
+    """Replace an object's large arrays and tensors by mappings of files that this node's processes share.
 
-    Searches attributes, and dicts, lists, tuples, Datasets, dataclasses and objects of the same package in them. Views,
-    non-contiguous arrays and device tensors are not replaced, and nothing is if no file can be written.
+    Searches attributes, and dicts, lists, tuples, Datasets, dataclasses and objects of the same package in them. Skips
+    views, non-contiguous arrays and device tensors. Replaces nothing if no file can be written.
     """
     own = folder or Path(tempfile.gettempdir()) / f"automl-arrays-{os.getuid()}"
     _Sharing(own, type(holder).__module__.partition(".")[0]).visit(holder, _DEEPEST)
@@ -112,11 +112,11 @@ class _Sharing:
                     _write(path, flat)
                 with path.open("rb") as file:
                     fcntl.flock(file, fcntl.LOCK_SH)
-                    # Shared until written to; it keeps a duplicate of the descriptor, and so the lock.
+                    # The mapping keeps a duplicate of the descriptor, and with it the lock.
                     mapping = mmap.mmap(file.fileno(), flat.nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
                 return np.frombuffer(mapping, dtype=np.uint8)
         except (OSError, ValueError) as error:
-            log.warning("each rank keeps its own copy of the task's data, which cannot be shared: %s", error)
+            log.warning("each rank keeps its own copy of the task's data, because sharing failed: %s", error)
             return None
 
 

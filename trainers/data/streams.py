@@ -1,8 +1,8 @@
-"""Streams, which have an unknown number of samples and are read in order, divided into steps and ranks' shares.
+"""Streams: samples of unknown number, read in order, and divided into steps and ranks' shares.
 
 Every process reads the whole stream with the same random numbers, and workers take turns at whole steps. A stream with
-a method `set_rank` gives each rank and worker its own samples instead. Then ranks exchange their counts before each
-step, and the pass ends for all ranks once one of them has no sample.
+a method `set_rank` gives each rank and worker its own samples. Ranks then exchange their counts before each step, and
+the pass ends for all once any rank has no sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,36 +23,35 @@ from trainers.protocol import TaskError
 from trainers.ranks.process_group import Group
 
 Collate = Callable[[list[Any]], Any]  # turns a list of samples into a pair (inputs, targets)
-_PARTS = 2
 
 
 def collate_of(task: object) -> Collate:
-    """Return the function that makes a batch from samples: the task's own `collate`, or torch's default."""
+    """Return the task's own `collate`, or torch's default."""
     own = getattr(task, "collate", None)
     return _Own(own) if callable(own) else default_collate
 
 
 class _Own:
-    """A task's own collate method, wrapped in a class so that it can be pickled for workers."""
+    """A task's own collate method, in a class that can be pickled for workers."""
 
     def __init__(self, collate: Collate) -> None:
         self._collate = collate
 
     def __call__(self, samples: list[Any]) -> Any:
         batch = self._collate(samples)
-        if isinstance(batch, (tuple, list)) and len(batch) == _PARTS:
+        if isinstance(batch, (tuple, list)) and len(batch) == 2:
             return batch
         raise TaskError(f"collate: found a {type(batch).__name__}, allowed: a pair (inputs, targets)")
 
 
-_AHEAD = 2  # samples read ahead of a step, to avoid a last step of one sample
+_AHEAD = 2  # samples read ahead, to avoid a last step of one sample
 
 Step = Sequence[tuple[Pass, Any]]  # one rank's passes in an optimizer step, with collated batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharing:
-    """Decides which samples of each step a rank takes. `plan_epoch` explains `singles`."""
+    """Division of each step's samples among ranks. `plan_epoch` explains `even` and `singles`."""
 
     batch_per_rank: int
     accumulate: int = 1
@@ -64,11 +63,11 @@ class Sharing:
 
     @property
     def step_samples(self) -> int:
-        """Number of samples of a full step over all ranks."""
+        """Number of samples of a full step on all ranks."""
         return self.batch_per_rank * self.accumulate * self.world_size
 
     def plan(self, order: Tensor) -> list[MicroBatch]:
-        """Return this rank's micro-batches of samples in the order `order`, int64 [n]; see `plan_epoch`."""
+        """Return this rank's micro-batches of `order`, int64 [n]; see `plan_epoch`."""
         return plan_epoch(
             order,
             batch_per_rank=self.batch_per_rank,
@@ -81,10 +80,7 @@ class Sharing:
 
 
 class StreamSamples:
-    """Samples of a task's stream on one device. `what` is the name of the task's method, for messages.
-
-    `workers` processes read the stream; if `workers` is 0, this process reads it.
-    """
+    """Samples of a task's stream, read by `workers` processes or this process. Messages call the stream `what`."""
 
     def __init__(
         self,
@@ -106,12 +102,12 @@ class StreamSamples:
         self.is_shared_out = callable(getattr(stream, "set_rank", None))
 
     def first(self, samples: int) -> list[Any]:
-        """Return the first samples of the stream, at most `samples`, as a list that is not collated."""
+        """Return the first `samples` samples, or fewer, not collated."""
         with HostGenerators().own():
             return list(islice(_begun(self._stream, Sharing(batch_per_rank=1), 1, 0), samples))
 
     def steps(self, sharing: Sharing, number: int, skip: int = 0) -> Iterator[Step]:
-        """Yield a rank's share of each step of a pass, in host memory. All ranks must take the same number of steps."""
+        """Yield a rank's share of each step of a pass, in host memory. All ranks must take equally many steps."""
         steps = self._read(sharing, number, skip)
         if self.is_shared_out and sharing.world_size > 1:
             what = f"{self._what}: pass {number} over the stream"
@@ -126,12 +122,12 @@ class StreamSamples:
             )
 
     def on_device(self, batch: Any) -> tuple[Any, Any]:
-        """Return the inputs and targets of a collated batch on the device."""
+        """Return a collated batch's inputs and targets on the device."""
         inputs, targets = batch
         return to_device(inputs, self.device), to_device(targets, self.device)
 
     def passes(self, sharing: Sharing) -> Iterator[tuple[Pass, Any, Any]]:
-        """Yield a rank's batches of an evaluation: each sample goes to one rank, and all ranks get as many batches."""
+        """Yield a rank's batches for evaluation: each sample on one rank, and equally many batches on all."""
         steps = self._read(sharing, 1, 0)
         first = next(steps, ())
         if self.is_shared_out and sharing.world_size > 1:
@@ -168,7 +164,7 @@ class _Reading:
             )
 
     def steps(self, number: int, skip: int, *, is_shared_out: bool) -> Iterator[Step]:
-        # Only the loader knows the order of steps from workers of a sharded stream, so skipped steps are dropped here.
+        # With `set_rank`, only the loader knows the order of workers' steps, so steps to skip are dropped here.
         self._steps.begin(number, 0 if is_shared_out else skip)
         found = self._here() if self._loader is None else iter(self._loader)
         return islice(found, skip, None) if is_shared_out else found
@@ -200,19 +196,15 @@ class _Steps(IterableDataset[Step]):
         workers, own = (1, 0) if worker is None else (worker.num_workers, worker.id)
         samples = _begun(self._stream, sharing, number, own)
         if callable(getattr(self._stream, "set_rank", None)):
-            size, turns = sharing.batch_per_rank * sharing.accumulate, slice(0, None, 1)
-            sharing = Sharing(
-                batch_per_rank=sharing.batch_per_rank, accumulate=sharing.accumulate, singles=sharing.singles
-            )
+            sharing, first, turns = replace(sharing, rank=0, world_size=1, even=False, seed=0), 0, 1
         else:
-            size, turns = sharing.step_samples, slice(skip + own, None, workers)
-        cut = _cut(samples, size, sharing.singles)
-        for one in islice(cut, turns.start, turns.stop, turns.step):
+            first, turns = skip + own, workers
+        for one in islice(_cut(samples, sharing.step_samples, sharing.singles), first, None, turns):
             yield _collated(one, sharing, self._collate)
 
 
 def _begun(stream: IterableDataset[Any], sharing: Sharing, number: int, worker: int) -> Iterator[Any]:
-    """Return an iterator for a new pass; seeds the host's generators, and sets the stream's epoch and rank."""
+    """Begin a pass: seed the host's generators, and set the stream's epoch and rank."""
     if callable(getattr(stream, "set_rank", None)):
         reseed_host(derive("stream", sharing.seed, number, sharing.rank, worker))
         stream.set_rank(sharing.rank, sharing.world_size)  # type: ignore[attr-defined]
@@ -246,9 +238,11 @@ def _as_it_is(step: Step) -> Step:
 def _steps_of_all(
     steps: Iterable[Sequence[tuple[Pass, Any]]], group: Group, what: str, *, even: bool, is_begun: bool
 ) -> Iterator[list[tuple[Pass, Any]]]:
-    """Yield this rank's steps, with all ranks' number of samples, until a rank has no more; one collective per step."""
-    # With `even`, ranks with fewer passes repeat one without weight. Only the first step of a pass must not be empty;
-    # `is_begun` means that the first step was taken before.
+    """Yield this rank's steps, with all ranks' number of samples, until a rank has no more. One collective per step.
+
+    With `even`, ranks with fewer passes repeat a pass without weight. Only a pass's first step must not be empty;
+    `is_begun` means that it was taken before.
+    """
     iterator = iter(steps)
     while True:
         step = list(next(iterator, ()))

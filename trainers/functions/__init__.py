@@ -1,1 +1,1 @@
-"""Training functions as trials: `trial.epochs(...)` and its parts."""
+"""Training functions as trials: `trial.epochs(...)` and its parts. Begin with `trial`."""

@@ -33,16 +33,16 @@ from trainers.ranks.process import PeakMemory, Remains, use_device
 from trainers.ranks.process_group import Group, copy_buffers_from_rank_0, destroy_group
 
 _CURES = {
-    "signal only works in main thread": "signal.signal: a training function cannot set signal handlers, since trials "
-    "run in a thread, and Python allows it only in the main thread. Set them outside of the function",
-    "initialize the default process group twice": "init_process_group: the ranks of a trial are in a group already. "
-    "Leave the call out",
-    "environment variable .* expected, but not set": "init_process_group: the study forms a group where a trial has "
-    "several ranks, and one rank needs none. Leave the call out, and use trial.rank and trial.world_size",
+    "signal only works in main thread": "signal.signal: a training function cannot set signal handlers, because trials "
+    "run in a thread, and Python allows handlers only in the main thread. Set them outside of the function",
+    "initialize the default process group twice": "init_process_group: the ranks of a trial are already in a group. "
+    "Remove the call",
+    "environment variable .* expected, but not set": "init_process_group: the study forms the group if a trial has "
+    "several ranks; one rank needs no group. Remove the call, and use trial.rank and trial.world_size",
     "Default process group has not been init|Process group cannot be None": "no process group: a trial of one rank has "
-    "none, and the study ends the group of several. Use trial.rank and trial.mean, and leave destroy_process_group out",
+    "no group, and the study ends the group of several. Use trial.rank and trial.mean; remove destroy_process_group",
 }
-"""Advice for errors that are typical of scripts turned into training functions, by parts of the error's message."""
+"""Advice for typical errors of scripts turned into training functions, by parts of the error's message."""
 
 
 class FunctionTrainer:
@@ -69,7 +69,7 @@ class FunctionTrainer:
             self._last: Callable[[], object] | None = None
 
     def run(self, course: Course) -> None:
-        """Call the training function, until it returns or the trial ends. Raises TrainingError if it raises."""
+        """Call the training function until it returns or the trial ends. Raises TrainingError if it raises."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             set_fast_math(self._settings, self._group.device)
@@ -109,7 +109,7 @@ class FunctionTrainer:
         return f", on rank {self._group.rank}" if self._group.world_size > 1 else ""
 
     def close(self) -> Remains | None:
-        """Release the trial after its last checkpoint. Returns a check for models left in memory, if it had models."""
+        """Release the trial after its last checkpoint. Returns a check for models left in memory, if there were any."""
         self._counter.begin("checkpoint")
         self._checkpoints.close()
         self._counter.done()
@@ -132,7 +132,7 @@ class FunctionTrainer:
         course.begin(
             self._own.facts(epoch, files, self._model_parameters(), kept.models, resuming, has_test_part=has_test)
         )
-        if epoch in self._spec.test_at:  # it resumed there
+        if epoch in self._spec.test_at:  # the trial resumed only to be tested
             started = time.perf_counter()
             metrics |= self._tested(metrics)
             seconds = time.perf_counter() - started
@@ -143,7 +143,7 @@ class FunctionTrainer:
         return self._loop(epoch, kept, course)
 
     def _resuming(self, kept: KeptState) -> str:
-        """Return a sentence about state that is lost when the trial resumes, because nothing saves it; may be empty."""
+        """Return a sentence about state that is lost when the trial resumes, or an empty text."""
         missing = kept.missing(self._trial.modules) if self._spec.checkpoint_folder is not None else ""
         if not missing:
             return ""
@@ -170,7 +170,7 @@ class FunctionTrainer:
             self._goes_on = epoch < min(until, last)
             yield epoch
             self._left, self._trial.is_within_epoch = None, False
-            if epoch == last:  # code after the loop belongs to the trial: the slots are still in use
+            if epoch == last:  # code after the loop belongs to the trial, because it still uses the slots
                 self._last = end
             elif end():
                 raise TrialOver
@@ -246,7 +246,6 @@ class FunctionTrainer:
         return path, write
 
     def _resumed(self, kept: KeptState) -> tuple[int, dict[str, float]]:
-        """Restore the state. Returns the number of epochs done, and the metrics of the last of them."""
         path = self._spec.resume_from
         if path is None:
             return 0, {}
@@ -281,18 +280,18 @@ _ENDS: dict[str, Callable[[Any, bool], object]] = {
     "mlflow": lambda mlflow, failed: [
         mlflow.end_run(("FINISHED", "FAILED")[failed]) for _ in iter(mlflow.active_run, None)
     ],
-    # It reads its environment, which names group and trial, once until it is torn down.
+    # Until teardown, wandb keeps the environment it read first, with the group and trial of the earlier trial.
     "wandb": lambda wandb, failed: (wandb.finish(exit_code=int(failed)), wandb.teardown()),
     "comet_ml": lambda comet, _: comet.end(),
     "clearml": lambda clearml, failed: _end_clearml(clearml.Task.current_task(), failed=failed),
 }
 _WRITER = "_AsyncWriterThread"
-"""Class name of a TensorBoard writer's thread, which holds back its last points for up to two minutes."""
+"""Class of a TensorBoard writer's thread, which holds back its last points for up to two minutes."""
 
 
 @contextmanager
 def closing_records(folders: Sequence[str]) -> Iterator[None]:
-    """Close the writers, log handlers and clients that user code (files below `folders`) opened in the block."""
+    """Close writers, log handlers and clients that user code (files below `folders`) opened in the block."""
     threads, handlers, had_group = set(threading.enumerate()), _handlers(), dist.is_initialized()
     exits, register = list[Callable[[], object]](), atexit.register
 
@@ -313,7 +312,7 @@ def closing_records(folders: Sequence[str]) -> Iterator[None]:
         new = (one for one in set(threading.enumerate()) - threads if type(one).__name__ == _WRITER)
         closing: list[Callable[[], object]] = [*reversed(exits), *ends, *(partial(_close_writer, one) for one in new)]
         for close in closing:
-            with suppress(Exception):  # an error of a record must not fail the training, which has ended
+            with suppress(Exception):  # an error here must not fail a training that has ended
                 close()
         for logger, handler in _handlers() - handlers:
             if not _is_of_library(logger):
@@ -341,6 +340,6 @@ def _handlers() -> set[tuple[logging.Logger, logging.Handler]]:
 
 
 def _is_of_library(logger: logging.Logger) -> bool:
-    """Return whether an installed library owns a logger. Libraries add their log handlers only once in a process."""
+    """Return whether an installed library owns a logger, to which it adds handlers only once in a process."""
     module = sys.modules.get(logger.name.partition(".")[0])
     return "site-packages" in str(getattr(module, "__file__", ""))

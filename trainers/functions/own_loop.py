@@ -1,4 +1,4 @@
-"""Learning rate, facts and limits of trials whose training loop is the user's code."""
+"""Learning rate, facts and limits of trials with the user's own training loop."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,37 +13,37 @@ from trainers.trial_settings import settings_of
 
 
 class Course(Protocol):
-    """Decides how far a trial may train, and receives the trial's reports."""
+    """Limits a trial's training, and receives the trial's reports."""
 
     def begin(self, facts: TrialFacts, ago_seconds: float = 0.0) -> None:
         """Report the trial's facts; its first epoch began `ago_seconds` ago."""
 
     def until(self, epoch: int) -> int | None:
-        """Wait until more than `epoch` epochs are allowed, and return how many; None ends the trial."""
+        """Wait until more than `epoch` epochs are allowed, and return their number; None ends the trial."""
 
     def seconds_left(self) -> float | None:
-        """Return the seconds left in which to end the trial; None while the trial may continue."""
+        """Return the seconds left to end the trial; None while it may continue."""
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Report a parameter that the trial requested at run time."""
+        """Report a parameter requested at run time."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
-        """Report a checkpoint within an epoch, once it is completely written."""
+        """Report a checkpoint within an epoch, once it is written."""
 
     def measured(self, pending: Pending[Measurement]) -> None:
-        """Report an epoch's measurement, once the epoch's checkpoint is completely written."""
+        """Report an epoch's measurement, once its checkpoint is written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionFacts(TrialFacts):
-    """Facts of a training function's attempt. `models` names the saved torch modules, which can be exported."""
+    """Facts of a training function's attempt. `models`: names of saved torch modules, which can be exported."""
 
     models: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumingFacts(FunctionFacts):
-    """Facts of an attempt that cannot resume with the same bits. `resuming` says what is restarted, and why."""
+    """Facts of an attempt that cannot resume with the same bits. `resuming` names the restarted state, and why."""
 
     resuming: str
 
@@ -56,10 +56,10 @@ class RestartedFacts(TrialFacts):
 
 
 class OwnLoop:
-    """Learning rate and settings of a trial whose training loop is user code. Messages call the code `form`.
+    """Learning rate and settings of a trial with the user's own training loop, called `form` in messages.
 
-    `has_rate` is false if the user's parameter `learning_rate` is not a learning rate, such as a text. Raises TaskError
-    for wrong options, and for options that need the trainer's own loop.
+    `has_rate` is false if the parameter `learning_rate` is not a rate, such as a text. Raises TaskError for wrong
+    options, and for options that need the trainer's loop.
     """
 
     def __init__(self, spec: TrialSpec, form: str) -> None:
@@ -75,13 +75,13 @@ class OwnLoop:
         self.has_rate = same(spec.params.get("learning_rate", settings.learning_rate), settings.learning_rate)
 
     def follow(self, optimizers: Iterable[Any]) -> None:
-        """Scale learning rates by the optimizer's own rule, if the study names neither an optimizer nor a rule.
+        """Scale learning rates by the optimizer's own rule, if the study names neither optimizer nor rule.
 
-        If the first optimizer has the rate `learning_rate` in any group, all rates are taken to derive from it. Raises
-        TaskError if a schedule already started from one of the rates.
+        Applies to all groups if any group of the first optimizer uses `learning_rate`. Raises TaskError if a schedule
+        already started from one of the rates.
         """
         given = list(optimizers)
-        scheduled = ("lr", "initial_lr", "max_lr")  # schedules with a warm-up change the first at once
+        scheduled = ("lr", "initial_lr", "max_lr")  # schedules with a warm-up change `lr` at once
         rates = {group.get(name) for one in given[:1] for group in one.param_groups for name in scheduled}
         if self._is_known or self.learning_rate not in rates:
             return
@@ -113,8 +113,8 @@ class OwnLoop:
     ) -> TrialFacts:
         """Return the facts known before the first epoch. `model_parameters` is 0 if unknown; commands have no `models`.
 
-        `resuming` names state that an attempt restarts. `is_scaled` is false for a command that uses the searched
-        learning rate unscaled. Both rates are 0 if the parameter `learning_rate` is not a rate.
+        `resuming` names state that an attempt restarts. `is_scaled` is false for a command that uses the unscaled
+        learning rate. Both rates are 0 if the parameter `learning_rate` is not a rate.
         """
         base = self.settings.learning_rate if self.has_rate else 0.0
         is_scaled = is_scaled and self.has_rate

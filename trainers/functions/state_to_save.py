@@ -1,6 +1,6 @@
 """Saves and restores the state that a training function passes to `trial.epochs(...)`.
 
-If a model is fully sharded, each rank saves and restores only its rows of model and optimizer, for any number of ranks.
+Each rank saves and restores only its rows of a fully sharded model and its optimizer, for any number of ranks.
 """
 
 import io
@@ -24,18 +24,18 @@ from trainers.protocol import TaskError
 
 USUAL_NAME = "model"
 _TRANSPARENT = (nn.Module, optim.Optimizer, LRScheduler, GradScaler)
-"""Classes of known content. An object of any other class may also contain a model or an optimizer."""
+"""Classes of known content. Objects of other classes may contain a model or an optimizer."""
 
 
 def line_that_loads(name: str) -> str:
     """Return the line of Python that loads an exported file's `state` into a torch object."""
-    return f'{name}.load_state_dict(state[{name!r}])  # into an object that you have made for exported["params"]'
+    return f'{name}.load_state_dict(state[{name!r}])  # first create {name} with the parameters exported["params"]'
 
 
 class KeptState:
     """State that a training function saves: objects with `state_dict` and `load_state_dict`, or pairs of functions.
 
-    An object may have `how_to_load(state)`, which returns lines of Python that make a model of the expression `state`.
+    An object may have `how_to_load(state)`, which returns Python code that makes a model of the expression `state`.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class KeptState:
         return tuple(name for name, one in self._state.items() if isinstance(one, nn.Module))
 
     def how_to_load(self) -> str:
-        """Return Python code that loads the model, or else the first saved object, from an exported file's `state`."""
+        """Return Python code that loads the model, or else the first object, from an exported file's `state`."""
         name = next((one for one in (USUAL_NAME, *self.models) if one in self._state), next(iter(self._state)))
         one, state = self._state[name], f"state[{name!r}]"
         if callable(getattr(one, "how_to_load", None)):
@@ -61,7 +61,7 @@ class KeptState:
         return line_that_loads(name)
 
     def missing(self, prepared: Iterable[nn.Module]) -> str:
-        """Return why a resumed trial would lose some state; empty if no reason is visible."""
+        """Return the reason why a resumed trial would lose state, or an empty text."""
         if not self._state:
             return "the function passes no state to trial.epochs(...)"
         handed = list(self._state.values())
@@ -78,7 +78,7 @@ class KeptState:
         return ""
 
     def content(self) -> dict[str, Any]:
-        """Return this rank's state for a checkpoint, checked once to hold only plain values and tensors."""
+        """Return this rank's state for a checkpoint. The first call raises TaskError if it cannot be saved."""
         states = {name: one[0]() if isinstance(one, tuple) else one.state_dict() for name, one in self._state.items()}
         content = {name: _given(state) for name, state in states.items()}
         if not self._is_checked:
@@ -109,7 +109,7 @@ def _restore(one: Any, saved: Any) -> None:
 
 
 def _own_copy(saved: Any) -> Any:
-    """Return a copy with whole tensors: an optimizer that keeps a tensor of a file would keep the whole file mapped."""
+    """Return a copy with whole tensors, because an optimizer that keeps a file's tensor keeps the whole file mapped."""
     return StateCopies().of({"": with_whole_tensors(saved)})[""]
 
 
@@ -155,7 +155,7 @@ def _without_pieces(value: Any) -> Any:
 
 
 def _unwrapped(name: str, one: Any) -> Any:
-    """Return the model inside a DDP wrapper, or the object itself, so that its state fits any number of ranks."""
+    """Return the model inside a DDP wrapper, whose state fits any number of ranks, or the object itself."""
     if isinstance(one, DistributedDataParallel):
         return one.module
     is_pair = isinstance(one, tuple) and len(one) == 2 and all(map(callable, one))

@@ -8,7 +8,7 @@
                 ...
             trial.report(val_error=trial.mean(errors, weight=samples))
 
-Every rank runs the function. The loop over the epochs waits for the search, writes checkpoints and resumes from them.
+Every rank runs the function. The loop over epochs waits for the search, writes checkpoints and resumes from them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
 
 
 class TrialOver(BaseException):
-    """Ends a trial that was pruned, paused or stopped. Do not catch this exception; `finally` blocks are run."""
+    """Ends a trial that was pruned, paused or stopped. Do not catch this exception; `finally` blocks run."""
 
 
 Epochs = Callable[[Mapping[str, Any]], Iterator[int]]
@@ -57,17 +57,17 @@ class Trial:
     """A trial as its training function sees it on one rank.
 
     Attributes:
-        params: The parameters of this trial, by name.
+        params: The trial's parameters, by name.
         rank: Number of this rank, from 0.
-        seed: Seed of the trial; it seeds the global random generators, anew in each epoch and on each rank.
+        seed: Seed of the trial, from which the global random generators are seeded in each epoch on each rank.
         max_epochs: Number of epochs of a full training, for schedules.
         number: Number of the trial within its study, from 0.
         epoch: The current epoch, from 1; before the loop, the number of epochs done by earlier attempts.
         modules: Models passed to `prepare`.
         reported: Metrics reported in this epoch.
         is_sharded: Each rank holds only its part of the weights of prepared models.
-        loop: Function that makes the loop over the epochs; None once the loop exists.
-        scaled_rate: Same as `learning_rate`, but reading it does not count as use by the training function.
+        loop: Function that makes the loop over epochs; None once the loop exists.
+        scaled_rate: Same as `learning_rate`, but reading it does not count as use by the function.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Trial:
     def prepare(self, model: nn.Module) -> nn.Module:
         """Return the model on this rank's device, wrapped in DDP or sharded if there are several ranks.
 
-        Create the optimizer from the returned model. TaskError if `training.shard` is "optimizer": shard it yourself.
+        Create the optimizer from the returned model. Raises TaskError if `training.shard` is "optimizer".
         """
         if self._settings.shard == "optimizer":
             raise TaskError("training.shard is 'optimizer', which a training function cannot use. Choose none or full")
@@ -122,7 +122,6 @@ class Trial:
         return network
 
     def _sharded(self, model: nn.Module) -> nn.Module:
-        """Copy rank 0's weights to all ranks, as DDP does, then shard the model."""
         settings = self._settings
         for tensor in (*model.parameters(), *model.buffers()):
             copy_from_rank_0(tensor, self.device)
@@ -132,7 +131,7 @@ class Trial:
         return model
 
     def ddp_options(self) -> dict[str, Any]:
-        """Return the arguments for DistributedDataParallel that `prepare` uses, for libraries that wrap models."""
+        """Return `prepare`'s arguments for DistributedDataParallel, for libraries that wrap models."""
         return {
             "gradient_as_bucket_view": True,
             "broadcast_buffers": False,  # ranks may differ in passes for validation; see FunctionTrainer
@@ -152,13 +151,13 @@ class Trial:
         """Return batches of this rank's share of a dataset, on its device.
 
         Shuffled samples are for training: all ranks get equally many batches, and up to `world_size - 1` samples are
-        repeated. Unshuffled samples are for evaluation: each sample is on one rank once. Streams (of unknown length)
-        keep their order; ranks and workers take turns. In training, an epoch ends once any rank has no more samples.
+        repeated. Unshuffled samples are for evaluation: each is on one rank once. Streams (of unknown length) keep
+        their order; ranks and workers take turns. In training, an epoch ends once any rank has no more samples.
 
         Args:
-            dataset: A map-style dataset, or an iterable one (a stream), whose `set_epoch` is called.
+            dataset: A map-style dataset, or an iterable dataset (a stream), whose `set_epoch` is called.
             batch_size: Samples of a batch; default `batch_per_rank`.
-            shuffle: Shuffle for training, with an order for each epoch.
+            shuffle: Shuffle for training, anew for each epoch.
             is_shared_out: The stream itself gives each rank and worker process its own samples.
             options: Other arguments of torch's DataLoader, except samplers.
 
@@ -176,7 +175,7 @@ class Trial:
         )
 
     def _single_samples(self) -> SingleSamples:
-        """Return how to treat a last training batch of one sample, for which BatchNorm cannot compute a variance."""
+        """Return the treatment of a last training batch of one sample, for which BatchNorm has no variance."""
         norms = (one for model in self.modules for one in model.modules())
         if not any(isinstance(one, _BatchNorm) and not isinstance(one, nn.SyncBatchNorm) for one in norms):
             return "keep"
@@ -198,29 +197,29 @@ class Trial:
 
     @property
     def accumulate(self) -> int:
-        """Number of batches whose gradients add up to one optimizer step, as the scaled learning rate assumes."""
+        """Number of batches of one optimizer step, as the scaled learning rate assumes."""
         self._followed.call("trial.accumulate")
         return self._settings.accumulate
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return an optimizer for `parameters` as the trial's options describe, at `learning_rate`."""
+        """Return an optimizer for `parameters`, with the trial's options and `learning_rate`."""
         self._followed.call("trial.optimizer(parameters)")
         return self.steps.optimizer(parameters)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context manager for a forward pass and its loss, in the trial's `precision`."""
+        """Return the context manager for a forward pass and its loss in the trial's `precision`."""
         self._followed.call("trial.autocast()")
         return self.steps.passing()
 
     def backward(self, loss: Tensor) -> None:
-        """Compute a loss's gradients, divided by `accumulate`, and scaled if `precision` is fp16."""
+        """Compute the gradients of a loss, divided by `accumulate`, and scaled if `precision` is fp16."""
         self._followed.call("trial.backward(loss)")
         self.steps.backward(loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
         """Take an optimizer step after each `accumulate` backward passes: clip to `clip_norm`, update, zero gradients.
 
-        Call this for each batch; it returns whether a step was taken. An epoch's last passes are dropped if too few.
+        Call this for each batch; it returns whether it took a step. Too few last passes of an epoch are dropped.
         """
         self._followed.call("trial.step(optimizer)")
         self._counter.tick()
@@ -233,10 +232,10 @@ class Trial:
 
         Args:
             state: State to save, by any name: objects with `state_dict` and `load_state_dict`, or pairs of a function
-                that returns plain values or tensors and a function that restores them. Without any, nothing is saved.
+                that returns plain values or tensors and a function that restores them. Without state, nothing is saved.
 
         Raises:
-            TaskError: The state cannot be saved, or this method is called a second time.
+            TaskError: The state cannot be saved, or this method is called twice.
         """
         if self.loop is None:
             raise TaskError("trial.epochs was called twice. Write one loop over the epochs of a trial")
@@ -244,9 +243,9 @@ class Trial:
         return loop(state)
 
     def report(self, **metrics: float | Tensor) -> None:
-        """Report metrics of this epoch. Only rank 0's values count; use `mean` to average over all ranks.
+        """Report metrics of this epoch. Only rank 0's values count; `mean` averages over all ranks.
 
-        Raises TaskError if a value is not a number, or its name was reported in this epoch or is always measured.
+        Raises TaskError if a value is not a number, or a name was already reported or is always measured.
         """
         if not self.is_within_epoch:
             raise TaskError(
@@ -263,10 +262,10 @@ class Trial:
         self._counter.tick()
 
     def test(self, measure: Test) -> Test:
-        """Name the function that measures the model on data for testing; call this before `epochs`.
+        """Set the function that measures the model on test data; call this before `epochs`.
 
-        The search never calls `measure`. A study calls it once at its end, with the recommended model's restored state,
-        on every rank, and `automl confirm` after each training. It returns metrics under the names used in `report`.
+        `measure` returns metrics under names used in `report`. The search never calls it. A study calls it on every
+        rank once at its end, with the recommended model's restored state, and `automl confirm` after each training.
         """
         if self.loop is None:
             raise TaskError("trial.test was called after trial.epochs. Call it before the loop over the epochs")
@@ -279,10 +278,7 @@ class Trial:
         return self._test is not None
 
     def tested(self) -> dict[str, float]:
-        """Measure the model on data for testing. Returns {} without a function for it; TaskError for a wrong value.
-
-        The models' buffers, and whether they train or evaluate, are as before.
-        """
+        """Measure the model on test data, if possible. Restores buffers and modes. Raises TaskError."""
         if self._test is None:
             return {}
         models = nn.ModuleList(self.modules)
@@ -297,7 +293,7 @@ class Trial:
         return {name: _number(name, value) for name, value in found.items()}
 
     def mean(self, value: float | Tensor, weight: float = 1.0) -> float:
-        """Return the mean of all ranks' values, weighted by, say, their numbers of samples. All ranks must call it."""
+        """Return the mean of all ranks' values, weighted for example by numbers of samples. All ranks must call it."""
         both = torch.tensor([_number("value", value) * weight, weight], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(both)
@@ -306,16 +302,16 @@ class Trial:
         return total / weights if weights else float("nan")
 
     def heartbeat(self) -> None:
-        """Report that this rank is alive. Batches of `loader` and passes through a prepared model report it, too."""
+        """Report that this rank is alive. Batches of `loader` and passes of a prepared model do so, too."""
         self._counter.tick()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch: shuffle the loaders anew and clear the reported metrics. The loop over epochs calls this."""
+        """Start an epoch: shuffle the loaders anew, and clear the reported metrics."""
         self.epoch, self.reported, self.is_within_epoch = epoch, {}, True
         self._loaders.begin_epoch(epoch)
 
     def end_epoch(self) -> None:
-        """End an epoch. Raises TaskError if the function ignored an option, or the epoch was too short for a step."""
+        """End an epoch. Raises TaskError if the function ignored an option, or took no step."""
         self.is_within_epoch = False
         self._followed.check(self.steps.precision.name)
         self.steps.end_epoch()
@@ -323,13 +319,13 @@ class Trial:
             cast("Any", model).reshard()  # FSDP keeps the root's weights gathered after forward
 
     def close(self) -> None:
-        """Undo the settings of the whole process that `prepare` changed."""
+        """Undo `prepare`'s settings of the whole process."""
         if self.is_sharded and self.modules:
             return_freed_tensors(at_once=False)
 
 
 class _Tick:
-    """Counts passes through a model. Can be pickled with the model, and holds no reference to it."""
+    """Counts passes through a model, without a reference to it. Can be pickled with the model."""
 
     def __init__(self, counter: StepCounter) -> None:
         self._counter = counter
@@ -347,16 +343,12 @@ def _number(name: str, value: object) -> float:
         raise TaskError(f"{name}: found {value!r:.80}, allowed: a number, or a tensor of one element") from None
 
 
-def _told_to_nobody(_name: str, _asked: Asked) -> None:
-    return
-
-
 _ELSEWHERE = {
     "set_user_attr": "Report numbers by trial.report, and print texts: `automl logs` shows them",
     "should_prune": "The loop over trial.epochs ends trials that are pruned",
     "suggest_": "Its parameters are in trial.params, from the space",
 }
-"""Advice about members of an Optuna trial that our trials lack, by the beginning of the member's name."""
+"""Advice about members of Optuna's trials that our trials lack, by the beginning of their name."""
 
 
 def no_member(name: str, allowed: str) -> AttributeError:
@@ -366,12 +358,12 @@ def no_member(name: str, allowed: str) -> AttributeError:
 
 
 class Asking:
-    """Answers requests for parameters at run time, equally on all ranks. Calls `tell` once for each parameter."""
+    """Answers requests for parameters at run time, equally on all ranks. Calls `tell` once per parameter."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._proposed, self._seed, self._trial = spec.proposed, spec.seed, spec.trial
         self._answered: dict[str, Asked] = {}
-        self.tell: Callable[[str, Asked], None] = _told_to_nobody
+        self.tell: Callable[[str, Asked], None] = lambda _name, _asked: None
 
     @property
     def is_allowed(self) -> bool:
@@ -379,13 +371,13 @@ class Asking:
         return self._proposed is not None
 
     def value(self, name: str, domain: Domain) -> Value:
-        """Return a parameter's value: repeated, proposed by the search, or drawn. TaskError if two calls contradict."""
+        """Return a parameter's value: repeated, proposed or drawn. Raises TaskError if two calls contradict."""
         if not isinstance(name, str) or not name:
             raise TaskError(f"name: found {shown(name)}, allowed: a text that is not empty")
         if name == "world_size":
             raise TaskError(
-                "world_size: the number of ranks is needed before the function runs. Write numbers as the arguments of "
-                "this call, or set space={'world_size': ...}"
+                "world_size: the number of ranks must be known before the function runs. Write numbers as the "
+                "arguments of this call, or set space={'world_size': ...}"
             )
         before = self._answered.get(name)
         if before is not None:
@@ -400,7 +392,6 @@ class Asking:
         return value
 
     def _chosen(self, name: str, domain: Domain) -> Value:
-        """Return the proposed value if this call's domain contains it; otherwise draw a value from the domain."""
         proposed = (self._proposed or {}).get(name)
         if proposed is not None and not are_compatible(proposed.domain, domain):
             problem = f"found {in_words(domain)}, but an earlier trial had {in_words(proposed.domain)}"
@@ -410,6 +401,6 @@ class Asking:
         return drawn(domain, seed=self._seed, trial=self._trial, name=name)
 
     def digest(self) -> int:
-        """Return a checksum of the requested values, equal on ranks with equal requests; 0 without requests."""
+        """Return a checksum of the requested values; 0 without requests."""
         values = sorted((name, repr(one.value)) for name, one in self._answered.items())
         return zlib.crc32(repr(values).encode()) if values else 0

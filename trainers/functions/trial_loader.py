@@ -1,4 +1,4 @@
-"""Batches of a training function: this rank's share of a dataset or stream, on its device."""
+"""Batches of a training function: this rank's share of a dataset or stream."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from trainers.ranks.process_group import Group
 
 
 class SharingSampler(Sampler[int]):
-    """Divides samples among ranks: shuffled, with repeated samples for equal shares, or in consecutive parts."""
+    """Divides samples among ranks: shuffled, with repetitions for equal shares, or in consecutive parts."""
 
     def __init__(self, samples: int, *, rank: int, world_size: int, seed: int, shuffles: bool) -> None:
         self._samples, self._rank, self._world_size = samples, rank, world_size
@@ -45,7 +45,7 @@ def is_stream(dataset: object) -> bool:
 
 
 class SharedStream(IterableDataset[Any]):
-    """This rank's share of a stream. Every worker process reads the whole stream, and yields only its own samples."""
+    """This rank's share of a stream. Every worker process reads the whole stream, and yields its own samples."""
 
     def __init__(self, samples: Iterable[Any], *, rank: int, world_size: int, is_shared_out: bool) -> None:
         if not hasattr(samples, "__iter__") or isinstance(samples, Iterator):
@@ -57,7 +57,7 @@ class SharedStream(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch whose samples are read."""
+        """Number of the epoch to read."""
         return self._epoch
 
     @epoch.setter
@@ -75,7 +75,7 @@ class SharedStream(IterableDataset[Any]):
 
 
 def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches until any rank has none left, so that every rank takes the same steps. One collective per batch."""
+    """Yield batches until any rank has none left. One collective per batch."""
     nothing = object()
     iterator = iter(batches)
     while True:
@@ -88,12 +88,11 @@ def in_step(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 class Loaders:
-    """Makes the loaders of a trial, and reshuffles their samples for each epoch.
+    """Makes a trial's loaders, and reshuffles their samples for each epoch.
 
     Args:
-        passes_together: Whether all ranks need equally many passes through the model, in evaluations too.
-            singles: Returns how to treat a last batch of one sample; called when an epoch begins, since a model may
-                be prepared late.
+        passes_together: All ranks need equally many passes through the model, in evaluations too.
+        singles: Returns the treatment of a last batch of one sample; called late, because it depends on the model.
     """
 
     def __init__(
@@ -119,13 +118,17 @@ class Loaders:
     def loader(
         self, dataset: Any, options: dict[str, Any], *, batch_size: int, is_training: bool, is_shared_out: bool
     ) -> "Loader":
-        """Return batches of this rank's share of a dataset, with the arguments and errors of `Trial.loader`."""
+        """Return batches of this rank's share of a dataset; see `Trial.loader`."""
         group = self._group
         _check_has_no_sampler(options)
         if is_training:
             _check_workers_begin_anew(options)
         if is_stream(dataset):
-            self._check_may_be_unequal(is_training=is_training)
+            if self._passes_together and not is_training:
+                raise TaskError(
+                    "trial.loader: a stream with shuffle=False cannot give all ranks equally many batches, which "
+                    "training.shard full needs. Use a dataset with a length"
+                )
             stream = SharedStream(dataset, rank=group.rank, world_size=group.world_size, is_shared_out=is_shared_out)
             self._add(stream)
             batches = DataLoader(stream, batch_size=batch_size, **options)
@@ -148,34 +151,26 @@ class Loaders:
         sampler.epoch = self._epoch
         self._samplers.append(sampler)
 
-    def _check_may_be_unequal(self, *, is_training: bool) -> None:
-        if self._passes_together and not is_training:
-            raise TaskError(
-                "trial.loader: a stream with shuffle=False cannot give all ranks equally many batches, which "
-                "training.shard full needs. Use a dataset with a length"
-            )
-
 
 def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
     for name in ("sampler", "batch_sampler"):
         if options.get(name) is not None:
             raise TaskError(
-                f"trial.loader does not take a {name}, since it divides the samples among the ranks itself. Pass it to "
-                "your own DataLoader, and draw len(dataset) // trial.world_size samples on each rank"
+                f"trial.loader does not take a {name}, because it divides the samples among the ranks itself. Pass the "
+                f"{name} to your own DataLoader, and draw len(dataset) // trial.world_size samples on each rank"
             )
 
 
 def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
     if options.get("persistent_workers"):
         raise TaskError(
-            "trial.loader: set persistent_workers to False. Such workers keep the epoch and the random state that "
-            "they began with: streams would repeat the first epoch's order, and a paused trial would end with other "
-            "results"
+            "trial.loader: set persistent_workers to False. Persistent workers keep their first epoch and random "
+            "state: streams would repeat the first epoch's order, and a paused trial would end with other results"
         )
 
 
 class TrainingBatches(Sampler[list[int]]):
-    """Cuts a rank's samples into batches of at most `batch_size` (2 or more), avoiding batches of one for BatchNorm."""
+    """Cuts a rank's samples into batches of at most `batch_size` (2 or more). Avoids batches of one, for BatchNorm."""
 
     def __init__(self, own: SharingSampler, batch_size: int, singles: Callable[[], SingleSamples]) -> None:
         self._own, self._batch_size, self._singles = own, batch_size, singles
@@ -192,14 +187,14 @@ class TrainingBatches(Sampler[list[int]]):
     def _sizes(self) -> list[int]:
         singles = self._singles()
         sizes = step_sizes(len(self._own), self._batch_size, singles)
-        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last batch gets three
+        if singles == "merge" and sizes[-1:] == [1] and len(sizes) > 1:  # batches of two: the last gets three samples
             return [*sizes[:-2], sizes[-2] + 1]
         is_dropped = singles == "drop" and sizes[-1:] == [1]
         return sizes[:-1] if is_dropped else sizes
 
 
 class EvenBatches(Sampler[list[int]]):
-    """Cuts a rank's samples into batches whose sizes differ by at most one, equally many on every rank."""
+    """Cuts a rank's samples into batches of nearly equal size, equally many on every rank."""
 
     def __init__(self, samples: int, own: SharingSampler, world_size: int, batch_size: int) -> None:
         self._own = own
@@ -221,7 +216,7 @@ class EvenBatches(Sampler[list[int]]):
 
 
 class Loader:
-    """Batches of a DataLoader, moved to a device. With `is_in_step`, all ranks get the same number of batches."""
+    """Batches of a DataLoader, moved to a device. With `is_in_step`, all ranks get equally many batches."""
 
     def __init__(
         self, batches: DataLoader[Any], device: torch.device, counter: StepCounter, *, is_in_step: bool = False

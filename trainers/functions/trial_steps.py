@@ -1,4 +1,4 @@
-"""Precision, gradient accumulation and clipping for training functions with a loop of their own."""
+"""Precision, gradient accumulation and clipping for training functions."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from trainers.trial_settings import Settings
 
 
 class Steps:
-    """Takes a trial's optimizer steps, and counts the backward passes between them."""
+    """Takes a trial's optimizer steps, and counts backward passes."""
 
     def __init__(self, settings: Settings, group: Group, learning_rate: float, *, is_sharded: bool) -> None:
         self._settings, self._group, self._learning_rate = settings, group, learning_rate
@@ -34,7 +34,7 @@ class Steps:
             self._networks.append(network)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Return the optimizer that the trial's options describe, at the scaled learning rate."""
+        """Return the optimizer of the trial's options at the scaled learning rate."""
         settings = self._settings
         rate = LearningRate(
             base=settings.learning_rate,
@@ -49,10 +49,10 @@ class Steps:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Context of a forward pass in the trial's precision. DDP exchanges gradients only in a step's last pass."""
+        """Use the trial's precision in a forward pass. DDP exchanges gradients only in a step's last pass."""
         waiting = [] if self._settings.accumulate == 1 else [one for one in self._networks if not self._ends_step(one)]
         for network in waiting:
-            network.require_backward_grad_sync = False  # as DDP's no_sync does; the forward pass reads it
+            network.require_backward_grad_sync = False  # as DDP's no_sync; the forward pass reads this attribute
         try:
             with self.precision.forward():
                 yield
@@ -66,7 +66,7 @@ class Steps:
         self.precision.backward(loss / self._settings.accumulate if self._settings.accumulate > 1 else loss)
 
     def step(self, optimizer: optim.Optimizer) -> bool:
-        """Count a backward pass. After the last pass of a step, update the weights and zero the gradients."""
+        """Count a backward pass. After a step's last pass, update the weights and zero the gradients."""
         passes = self._passes.get(optimizer, 0) + 1
         self._passes[optimizer] = passes % self._settings.accumulate
         if passes < self._settings.accumulate:
@@ -81,7 +81,7 @@ class Steps:
         return True
 
     def end_epoch(self) -> None:
-        """Drop an unfinished step, which checkpoints do not store. Raises TaskError if the epoch had no whole step."""
+        """Drop an unfinished step, which checkpoints do not store. Raises TaskError after an epoch without a step."""
         for optimizer, passes in self._passes.items():
             if passes and optimizer not in self._stepped:
                 raise TaskError(
@@ -108,7 +108,7 @@ class Steps:
         return next(passes, 0) == self._settings.accumulate - 1
 
     def _check_scale_is_of(self, optimizer: optim.Optimizer) -> None:
-        """Raise TaskError for a second step after one fp16 backward pass: the first may have changed the loss scale."""
+        """Raise TaskError for a second step after one fp16 backward pass: the first may have changed the scale."""
         if self._scaled_for not in {None, optimizer} and self.precision.name == "fp16":
             raise TaskError(
                 "trial.step: two optimizers took steps after one trial.backward with precision fp16. Call "

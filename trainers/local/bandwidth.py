@@ -1,4 +1,4 @@
-"""Measures how long each collective that trainings use takes, for several sizes."""
+"""Times the collectives that trainings use, for several sizes."""
 
 import statistics
 import time
@@ -30,7 +30,7 @@ class Collective(NamedTuple):
 
     Attributes:
         bus_factor: Function of k: bytes over each link of a ring per byte of the tensor (nccl-tests, PERFORMANCE.md).
-        result: Function of k: expected value of all elements (for a reduce-scatter, of the share) if all were 1 before.
+        result: Function of k: value of all elements afterwards (of the share for a reduce-scatter), if all were 1.
     """
 
     name: str
@@ -49,12 +49,12 @@ COLLECTIVES = (
     Collective("broadcast", lambda whole, _: dist.broadcast(whole, 0), lambda _: 1.0, lambda _: 1.0),
     Collective("all-reduce", lambda whole, _: dist.all_reduce(whole), lambda k: 2 * (k - 1) / k, lambda k: k),
 )
-"""Collectives to time: DDP uses all-reduce and broadcast, sharded trainings use the others."""
+"""Collectives to time. DDP uses all-reduce and broadcast; sharded trainings use the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """Measured time of a collective on a float32 tensor, the median on rank 0, with data rate and bus rate."""
+    """Median time of a collective on a float32 tensor, on rank 0, with data rate and bus rate."""
 
     collective: str
     bytes: int
@@ -69,9 +69,9 @@ def measure_bandwidth(
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     group: GroupOptions = _USUAL_GROUP,
 ) -> list[Exchange]:
-    """Time collectives among processes of this machine, in the order of `COLLECTIVES` and sizes. Raises TrainingError.
+    """Time collectives among processes of this machine, by collective and size. Raises TrainingError.
 
-    Scripts that call it need `if __name__ == "__main__":`. Bytes are rounded up to a multiple of 4 k for k ranks.
+    Scripts that call this need `if __name__ == "__main__":`. Bytes are rounded up to a multiple of 4 k for k ranks.
     """
     work = partial(_exchange_all, tuple(sizes_bytes))
     with closing(in_processes(work, world_size, device, group)) as messages:
@@ -105,8 +105,8 @@ def _exchange_all(sizes_bytes: tuple[int, ...], place: RankPlace, send: Send) ->
 def _median_seconds(collective: Collective, whole: Tensor, share: Tensor) -> float:
     for _ in range(_WARM_UPS):
         first = _seconds(collective, whole, share)
-    # All ranks need the same number of runs: rank 0 decides.
-    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))  # an int on all ranks
+    # All ranks need the same number of runs, so rank 0 decides.
+    runs = int(min(max(_BUDGET_SECONDS / first, _LEAST_RUNS), _MOST_RUNS))
     wanted = torch.tensor(runs, device=whole.device)
     dist.broadcast(wanted, 0)
     return statistics.median(_seconds(collective, whole, share) for _ in range(int(wanted)))

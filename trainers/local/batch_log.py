@@ -1,4 +1,4 @@
-"""Logs the loss of each batch of a rank as CSV, so that a rank or batch with other losses can be found."""
+"""Logs the loss of each batch of a rank as CSV, to find a rank or batch with unusual losses."""
 
 import csv
 import math
@@ -24,7 +24,7 @@ def batch_log_path(folder: str | Path, rank: int) -> Path:
 
 
 class BatchLog:
-    """Writes a row for each batch on which a rank has trained. Raises OSError if the file cannot be created.
+    """Writes a row for each training batch of a rank. Raises OSError if the file cannot be created.
 
     Losses stay on the device until written, about once a second, so a step does not wait for the device.
     An existing file keeps the rows of the first `steps_done` steps. A failed log ends with a line on stderr.
@@ -32,7 +32,7 @@ class BatchLog:
     | column | is |
     |---|---|
     | epoch | number of the epoch, from 1 |
-    | step | number of the optimizer step since the first epoch, from 1; `accumulate` batches share one |
+    | step | number of the optimizer step in the trial, from 1; `accumulate` batches share a step |
     | samples | number of samples of the batch |
     | loss | mean loss of these samples, weighted if the task has weights |
     | seconds | time from waiting for the batch to the end of its backward pass and step; on a GPU, to their launch |
@@ -55,7 +55,7 @@ class BatchLog:
     ) -> None:
         try:
             self._write()
-        except RuntimeError:  # a device that has failed does not give its losses, and its own error is raised already
+        except RuntimeError:  # a failed device gives no losses, and its own error is already raised
             if error is None:
                 raise
         self._close()
@@ -70,7 +70,7 @@ class BatchLog:
             self._write()
 
     def end_epoch(self) -> None:
-        """Write all rows to the file now, because this process may be ended at any moment after its last report."""
+        """Write all rows now, because this process may be ended at any moment after its last report."""
         self._flushed_at = -math.inf
         self._write()
 

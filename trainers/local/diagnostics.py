@@ -23,7 +23,7 @@ from trainers.ranks.process_group import Group
 def diagnosed(
     wanted: Diagnostics, group: Group, trainer: Trainer | None = None
 ) -> Iterator[Callable[[Measurement], None]]:
-    """Write the wanted diagnostics while the block trains. Raises TaskError if a file cannot be written.
+    """Write diagnostics while the block trains. Raises TaskError if a file cannot be written.
 
     A training function has no `trainer`: its steps are those of all torch optimizers in this process.
     """
@@ -51,7 +51,6 @@ def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
 
 
 def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], None]:
-    """Return a function that writes each metric as a scalar by epoch, flushed at once."""
     from torch.utils.tensorboard import SummaryWriter
 
     try:
@@ -77,11 +76,11 @@ _OF_THE_PROFILER = {
     "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
     "Lazy Function Loading", "Resource", "Runtime Triggered Module Loading", "UVM Activity Init", "Unknown",
 }  # fmt: skip
-"""CUDA's own events in a profile (`CUpti_ActivityOverheadKind`), such as loading a kernel."""
+"""CUDA's own events (`CUpti_ActivityOverheadKind`), such as loading a kernel."""
 
 
 class Profiler:
-    """Profiles 20 steps after the first few: a trace for chrome://tracing or ui.perfetto.dev, and `operations_path`.
+    """Profiles 20 steps after the first few. Writes a trace for ui.perfetto.dev, and `operations_path`.
 
     `steps` is the number of steps of the training, or None if it is unknown; then the training may end earlier.
     """
@@ -127,7 +126,7 @@ class Profiler:
         operations_path(self._trace).write_text(json.dumps(plain), encoding="utf-8")
 
     def _operations(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """Return operations, the most expensive first: `seconds` without nested operations, and `share` of all."""
+        """Return operations, most expensive first, with `seconds` without nested operations, and `share` of all."""
         time_of = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         rows = [row for row in rows if not row.key.startswith(_OUR_MARK) and row.key not in _OF_THE_PROFILER]
         if self._on_gpu:  # kernels have their own rows, beside the operations that launched them

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.process import BaseProcess, parent_process
+from multiprocessing.process import parent_process
 from typing import Any, NamedTuple, cast
 
 import psutil
@@ -40,7 +40,7 @@ from trainers.ranks.rendezvous import Presence, RankPlace, place_in_environment,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """Facts of a rank before its first step. `samples` are of one epoch; `backend` is "none" for a single rank."""
+    """Facts of a rank before its first step. `samples` count for one epoch; `backend` is "none" for one rank."""
 
     rank: int
     samples: int
@@ -55,7 +55,7 @@ OnFacts = Callable[[RankFacts], None]
 
 
 class Callbacks(NamedTuple):
-    """Functions that are called with a rank's messages, one for each kind of message."""
+    """Functions called with a rank's messages, one for each kind."""
 
     facts: OnFacts
     measurement: OnMeasurement
@@ -65,7 +65,7 @@ class Callbacks(NamedTuple):
 def train_rank(
     spec: TrialSpec, place: RankPlace, callbacks: Callbacks, task: Trainable | None = None
 ) -> Iterator[Measurement]:
-    """Load task and data, join the other ranks, train, and yield measurements. Raises TrainingError."""
+    """Load task and data, join the ranks, train, and yield measurements. Raises TrainingError."""
     with closing(place):
         task = task or load_trainable(spec.task, spec.task_options, spec.python_path)
         data = _data_of(spec, task, place)
@@ -130,7 +130,7 @@ class _WithoutLimits:
         return None
 
     def asked(self, name: str, asked: Asked) -> None:
-        """Do nothing, because all parameters are given in the spec."""
+        """Do nothing: the spec has all parameters."""
 
     def saved(self, pending: Pending[EpochPart]) -> None:
         self._callbacks.part(pending.told())
@@ -144,11 +144,11 @@ class _WithoutLimits:
 
 _USUAL_GROUP = GroupOptions()
 _GRACE_SECONDS = 5.0
-_CAUSE_SECONDS = 2.0  # seconds that a lost rank's error waits for the error of the rank that failed first
+_CAUSE_SECONDS = 2.0  # seconds to wait, after a rank is lost, for the error of the rank that failed first
 
 
 Send = Callable[[Any], None]
-Work = Callable[[RankPlace, Send], None]  # the work of a rank, from its place, with a function to send messages
+Work = Callable[[RankPlace, Send], None]  # a rank's work, with a function to send messages
 
 
 def train_locally(
@@ -162,31 +162,27 @@ def train_locally(
     presence: Presence | None = None,
     task: Trainable | None = None,
 ) -> list[Measurement]:
-    """Train `spec` to its last epoch with `world_size` ranks on this machine and return rank 0's measurements.
+    """Train `spec` to its last epoch with `world_size` ranks on this machine, and return rank 0's measurements.
 
     One rank trains in this process. Under torchrun (RANK is set) this process is one rank of WORLD_SIZE, and only rank
-    0 calls `on_measurement`. Otherwise each rank is a new process, which needs `if __name__ == "__main__":` in a
-    script, and ends with the call or with this process. Ranks wait without limit for a rank that loads its data, and
+    0 calls `on_measurement`. Otherwise each rank is a new process, which ends with the call or with this process;
+    scripts need `if __name__ == "__main__":`. Ranks wait without limit for a rank that loads its data, and
     `group.seconds` for a lost rank.
 
     Raises:
         TrainingError: The error of the rank that failed first.
-        KeyboardInterrupt: The user pressed Ctrl-C; all ranks have been ended.
+        KeyboardInterrupt: The user pressed Ctrl-C. All ranks have ended.
     """
     callbacks = Callbacks(on_facts, on_measurement, on_part)
     if "RANK" in os.environ:
         place = place_in_environment(spec.device, group, presence)
         spec = replace(spec, world_size=place.world_size)
-        own = callbacks if place.rank == 0 else callbacks._replace(measurement=_nothing, part=_nothing)
+        own = callbacks if place.rank == 0 else callbacks._replace(measurement=lambda _: None, part=lambda _: None)
         return list(train_rank(spec, place, own, task))
     spec = replace(spec, world_size=world_size)
     if world_size == 1:
         return list(train_rank(spec, RankPlace(device=device_of(spec.device)), callbacks, task))
     return _train_in_processes(spec, callbacks, group)
-
-
-def _nothing(_: object) -> None:
-    return
 
 
 def _train_in_processes(spec: TrialSpec, callbacks: Callbacks, group: GroupOptions) -> list[Measurement]:
@@ -217,7 +213,7 @@ def in_processes(
     """Run picklable `work` in new processes of this machine, and yield (rank, message) until all are done.
 
     All processes end with the iteration or with this process; close the generator (`contextlib.closing`) to end early.
-    Ranks share GPUs if there are fewer GPUs. Raises TrainingError of the rank that failed first.
+    Ranks share GPUs if there are fewer. Raises the TrainingError of the rank that failed first.
     """
     store = StoreServer()
     context = multiprocessing.get_context("spawn")
@@ -230,7 +226,7 @@ def in_processes(
             local = _LocalRank(device, rank, world_size, store.address, start_method, group)
             process = context.Process(target=_rank_main, args=(theirs, work, local), daemon=False)
             process.start()
-            theirs.close()  # so that the rank's death ends the pipe
+            theirs.close()  # with this end open, the rank's death would not end the pipe
             processes.append(process)
             pipes[ours] = rank
         for rank, message in _messages(dict(pipes), processes):
@@ -245,7 +241,6 @@ def in_processes(
 
 
 def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) -> Iterator[tuple[int, Any]]:
-    """Yield (rank, message) until all are done. If a rank is lost, wait briefly for the error that caused it."""
     lost: tuple[int, LostError] | None = None
     while open_pipes:
         waiting: list[Any] = list(open_pipes)
@@ -258,7 +253,9 @@ def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) 
                 message = pipe.recv()
             except (EOFError, ConnectionResetError):
                 del open_pipes[pipe]
-                message = _death(rank, processes[rank])
+                processes[rank].join(_GRACE_SECONDS)
+                code = processes[rank].exitcode
+                message = None if code == 0 else LostError(f"rank {rank} died with exit code {code}")
             if isinstance(message, LostError):
                 lost = lost or (rank, message)
             elif message is not None:
@@ -267,14 +264,12 @@ def _messages(open_pipes: dict[Connection, int], processes: list[SpawnProcess]) 
         yield lost
 
 
-def _death(rank: int, process: BaseProcess) -> LostError | None:
-    process.join(_GRACE_SECONDS)
-    return None if process.exitcode == 0 else LostError(f"rank {rank} died with exit code {process.exitcode}")
-
-
 def _end(processes: list[SpawnProcess]) -> None:
     running = [process for process in processes if process.is_alive()]
-    readers = [reader for process in running for reader in _children_of(process)]
+    readers: list[psutil.Process] = []
+    for process in running:
+        with suppress(psutil.NoSuchProcess):
+            readers += psutil.Process(process.pid).children(recursive=True)
     for process in running:
         process.kill()  # the process ignores SIGTERM
     for reader in readers:
@@ -283,13 +278,6 @@ def _end(processes: list[SpawnProcess]) -> None:
     for process in processes:
         process.join()
         process.close()
-
-
-def _children_of(process: SpawnProcess) -> list[psutil.Process]:
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 class _LocalRank(NamedTuple):
@@ -302,7 +290,7 @@ class _LocalRank(NamedTuple):
 
 
 def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
-    # Signals reach all processes of a terminal or a service; the parent ends this rank, at once or after its epoch.
+    # Signals reach all processes of a terminal or a service, but the parent decides when this rank ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -315,7 +303,7 @@ def _rank_main(pipe: Connection, work: Work, local: _LocalRank) -> None:
     except Exception as error:  # noqa: BLE001 - every failure has to reach the parent
         pipe.send(classify(error))
         pipe.close()
-        _exit_now()  # an orderly exit would wait for ranks that are waiting for this one
+        _exit_now()  # an orderly exit would wait for ranks that wait for this rank
 
 
 def _exit_with_parent() -> None:

@@ -1,10 +1,10 @@
-"""Tests a task in a separate process, so that the controller never has to import torch.
+"""Tests a task in a separate process, because the controller does not import torch.
 
     echo '{"task": "digits", "task_options": {}, "python_path": [], "params": null}' |
         python -P -m trainers.local.try_out_task
 
-prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. If the input has `examples`
-(parameters) and `training` (a spec's section), it prints {counted, error}: see `trainers.model.network`.
+prints {parameters, metrics, space, samples, error} as JSON; `error` is one line, or null. Given `examples` (parameters)
+and `training` (a spec's section), it prints {counted, error}: see `trainers.model.network`.
 """
 
 import json
@@ -48,16 +48,15 @@ def probe(
 ) -> dict[str, Any]:
     """Build a task with data and model, and pass at most 8 validation samples through model, loss and metrics.
 
-    With `by_module`, a whole model may exceed the memory, so it is built only if the task does not declare its metrics.
-
     Args:
-        params: Parameters of the model; None draws them from the task's own space, seeded.
+        params: Parameters of the model; None draws them from the task's space, seeded.
+        by_module: A whole model may exceed the memory: build it only if the task does not declare its metrics.
 
     Returns:
         The task's `parameters`, `metrics`, default `space` (may be null), `first_trials`, `baselines`, `samples` to
-            train on (null for a stream), `has_schedule`, and `error` in one line, or null; results before an error are
-            filled in. A training function or a command is not run: its parameters and metrics are null, as it may take
-            and report any; `reported` has the names in a function's source.
+            train on (null for a stream), `has_schedule`, and `error` (one line, or null); results before an error are
+            filled in. A training function or command is not run: its parameters and metrics are null, and `reported`
+            has the names in a function's source.
     """
     answer: dict[str, Any] = {"parameters": [], "metrics": [], "space": None, "samples": 0, "error": None}
     try:
@@ -83,7 +82,7 @@ def counted(
     examples: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Count parameters and operations of `examples` at low CPU priority. Returns `counted` and `error`."""
+    """Count parameters and operations of `examples` at low CPU priority; return `counted` and `error`."""
     os.nice(19)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.alarm(MOST_SECONDS)  # the user's code may hang
@@ -156,7 +155,7 @@ def _try_out(task: Task, params: Mapping[str, Any], *, by_module: bool) -> tuple
 
 
 def _end_after(parent: int) -> None:
-    """End this process, and the process group that it leads, once its parent has ended and cannot read the answer."""
+    """End this process, and the process group that it leads, once its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1.0)
     if os.getpgrp() == os.getpid():
@@ -165,7 +164,7 @@ def _end_after(parent: int) -> None:
 
 
 def main() -> None:
-    """Read a question as JSON from stdin and print the answer as one line; all other output goes to stderr."""
+    """Read a question as JSON from stdin, and print the answer as one line. All other output goes to stderr."""
     parent = os.getppid()
     question = json.load(sys.stdin)
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()

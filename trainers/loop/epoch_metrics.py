@@ -1,4 +1,4 @@
-"""Ends an epoch: each rank evaluates its share, and one all-reduce exchanges losses, metrics and rank 0's orders."""
+"""Ends an epoch: each rank evaluates its share, and one all-reduce exchanges losses, metrics and rank 0's decisions."""
 
 import math
 import time
@@ -29,7 +29,7 @@ _RANK_0_VALUES = (
     "ends", "is_due", "latency_ms", "train_seconds", "data_seconds", "communication_seconds", "evaluation_seconds",
     "measured_steps",
 )  # fmt: skip
-"""Values of the all-reduce that only rank 0 sets, for all ranks."""
+"""Values of the all-reduce that only rank 0 sets."""
 
 
 class EpochResult(NamedTuple):
@@ -37,10 +37,10 @@ class EpochResult(NamedTuple):
 
     Attributes:
         averages: `train_loss`, `val_loss` and the task's metrics, over all samples with their weights, and standard
-            errors of the metrics that are measured after the epoch.
-        rank_0: Rank 0's values, by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
+            errors of metrics measured after the epoch.
+        rank_0: Rank 0's values by the names in `_RANK_0_VALUES`; times in seconds, booleans as 1 and 0.
         small_norms: Sum of squared gradient norms of single micro-batches, over measured steps and ranks.
-        big_norms: Sum of squared norms of whole steps' gradients over measured steps.
+        big_norms: Sum of squared norms of whole steps' gradients, over measured steps.
     """
 
     averages: dict[str, float]
@@ -52,23 +52,23 @@ class EpochResult(NamedTuple):
 
     @property
     def gradient_norm(self) -> float | None:
-        """Root mean square of the gradient norms in the measured steps; None without such steps."""
+        """Root mean square of gradient norms in measured steps; None without measured steps."""
         steps = self.rank_0["measured_steps"]
         return math.sqrt(self.big_norms / steps) if steps > 0 else None
 
     @property
     def ends(self) -> bool:
-        """Return whether rank 0 ordered the trial to end here."""
+        """Return whether rank 0 ends the trial here."""
         return self.rank_0["ends"] > 0
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """Return whether rank 0 ordered a checkpoint."""
+        """Return whether rank 0 wants a checkpoint."""
         return self.rank_0["is_due"] > 0
 
 
 class EpochEnd:
-    """Evaluates the model and combines all ranks' metrics. `work` is the number of forward passes, 0 if unknown."""
+    """Evaluates the model, and combines all ranks' metrics. `work` is the number of samples; 0 if unknown."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class EpochEnd:
     ) -> EpochResult:
         """Evaluate this rank's share of the data, and sum over all ranks in one collective.
 
-        The sum also carries rank 0's decisions, from `should_end` and `checkpoint_is_due`, called after its evaluation.
+        The sum includes rank 0's decisions from `should_end` and `checkpoint_is_due`, called after its evaluation.
         """
         started = time.perf_counter()
         group, state = self._group, self._state
@@ -124,7 +124,7 @@ class EpochEnd:
         return EpochResult(averages, rank_0, samples, small_norms, big_norms / group.world_size, max(values))
 
     def metrics(self, result: EpochResult) -> dict[str, float]:
-        """Return all metrics of the epoch that a rank can measure."""
+        """Return all metrics of the epoch."""
         state, rank_0 = self._state, result.rank_0
         metrics = result.averages | {
             "model_parameters": float(self._model_parameters),
@@ -146,7 +146,7 @@ class EpochEnd:
         return with_derived(self._task, metrics, self._spec.params)
 
     def test_metrics(self) -> dict[str, float]:
-        """Return the test metrics, averaged over all ranks, and the number of test samples; empty without test data."""
+        """Return test metrics averaged over all ranks, and the number of test samples; empty without test data."""
         if not has_test_part(self._task):
             return {}
         try:
@@ -159,7 +159,7 @@ class EpochEnd:
         return {TEST_PREFIX + name: value for name, value in self._measured(samples).items()} | size
 
     def answers(self, seconds: float) -> dict[str, Any]:
-        """Return the task's description of the model's answers to validation samples; empty if it describes none."""
+        """Return the task's description of answers to validation samples, or {}."""
         if not can_explain(self._task) or isinstance(self._validation, StreamSamples):
             return {}
         return described(
@@ -168,7 +168,6 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measured(self, samples: Samples | StreamSamples, whole: WholeMetrics | None = None) -> dict[str, float]:
-        """Return metrics averaged over all ranks. `whole` replaces the task's own whole-set metrics."""
         names, sums, whole = self._evaluation_sums(samples, whole)
         self._state.network.end_evaluation()
         if self._group.world_size > 1:
@@ -183,7 +182,11 @@ class EpochEnd:
         own = own_part(samples, group, self._settings.batch_per_rank)
         fewest = 0
         if isinstance(samples, StreamSamples):
-            self._check_may_be_unequal(samples)
+            if samples.is_shared_out and state.network.is_sharded:
+                raise TaskError(
+                    "validation_data is a stream with set_rank, but with shard: full all ranks need the same number of "
+                    "batches. Remove set_rank from the stream"
+                )
         elif state.network.is_sharded:
             fewest = len(share(len(samples), 0, group.world_size))
         whole = whole or WholeMetrics(self._task, self._spec.params, group.device)
@@ -197,16 +200,9 @@ class EpochEnd:
         with self._memory.of_pass("evaluation", samples):
             return self._state.precision.evaluated(model, inputs)
 
-    def _check_may_be_unequal(self, samples: StreamSamples) -> None:
-        if samples.is_shared_out and self._state.network.is_sharded:
-            raise TaskError(
-                "validation_data is a stream with set_rank, but with shard: full all ranks need the same number of "
-                "batches. Remove set_rank from the stream"
-            )
-
     def _rank_0_values(self, trained: EpochSums, started: float, *, ends: bool, is_due: bool) -> tuple[float, ...]:
         communication = trained.steps * self._state.network.exchange_seconds()
-        seconds_to_compute(self._group.device)  # else only kernel launches would be timed
+        seconds_to_compute(self._group.device)  # without this wait, only kernel launches would be timed
         evaluation = time.perf_counter() - started
         return (
             float(ends), float(is_due), self._state.latency_ms, trained.seconds, trained.data_seconds, communication,
@@ -214,7 +210,7 @@ class EpochEnd:
         )  # fmt: skip
 
     def _measure_latency(self) -> None:
-        """Measure the model's latency once in a trial, on rank 0. With sharded weights, all ranks take part."""
+        """Measure the model's latency once in a trial, on rank 0, or with sharded weights on all ranks."""
         state = self._state
         if not math.isnan(state.latency_ms):
             return
@@ -235,8 +231,8 @@ class EpochEnd:
         return noise.noise_scale()
 
 
-_MOST_ROWS = 2000  # most rows to shuffle, a sample of more
-_LEAST_ROWS = 500  # rows up to which copies of few rows are shuffled
+_MOST_ROWS = 2000  # most rows to shuffle; from larger data, a random sample
+_LEAST_ROWS = 500  # least rows to shuffle; smaller data is repeated
 _SEED = 0
 
 Measured = Callable[..., Mapping[str, Any]]
@@ -250,10 +246,10 @@ def can_explain(task: Task) -> bool:
 def described(
     task: Any, params: Params, samples: Samples, *, measured: Measured, group: Group, seconds: float
 ) -> dict[str, Any]:
-    """Return the task's description of answers, `samples` and `importance`. All ranks must call it.
+    """Return the task's description of answers, `samples` and `importance`. A collective.
 
-    `importance` has `metrics` of the unchanged rows, `columns`, which maps each column to the metrics after shuffling
-    it, and `left_out`, the number of columns for which `seconds` were too short. `measured` returns metrics of samples.
+    `importance` has `metrics` of the unchanged rows, `columns` (metrics after shuffling each column), and `left_out`,
+    the number of columns for which `seconds` were too short. `measured` returns metrics of samples.
     """
     summary = task.answer_summary()
     told = measured(samples, WholeMetrics(cast("Task", _Summarised(summary)), params, group.device))
@@ -281,8 +277,8 @@ def _importance(
     metrics = _plain(measured(TensorSamples(inputs, targets, group.device)))
     taken = torch.tensor([time.perf_counter() - started], dtype=torch.float64, device=group.device)
     if group.world_size > 1:
-        dist.all_reduce(taken, op=dist.ReduceOp.MAX)  # all ranks have to measure equally many columns
-    most = max(1, int(seconds / taken.item()) - 2)  # the rows as they are were evaluated twice
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)  # all ranks must measure equally many columns
+    most = max(1, int(seconds / taken.item()) - 2)  # the unchanged rows were evaluated twice
     shuffled = {}
     for name in list(columns)[:most]:
         mixed, places = inputs.clone(), list(columns[name])

@@ -1,7 +1,7 @@
 """Saves checkpoints within an epoch.
 
-All ranks must save after the same step. So about once a second, rank 0 broadcasts whether to save, and after how many
-steps it will broadcast again.
+All ranks must save after the same step. So about once a second, rank 0 broadcasts the decision to save, and the number
+of steps until its next broadcast.
 """
 
 import time
@@ -19,13 +19,13 @@ from trainers.loop.gradient_noise import GradientWatch
 from trainers.ranks.process_group import Group, gathered
 
 MEET_SECONDS = 1.0
-"""Seconds of training between broadcasts, so that they take less than a thousandth of the time."""
+"""Seconds of training between broadcasts, which then take less than a thousandth of the time."""
 _MOST_GROWTH = 8
-"""Limit for the growth of the interval in steps, because a process's first steps are its slowest."""
+"""Limit for the growth of the interval in steps, because the first steps are the slowest."""
 
 
 class Order(IntEnum):
-    """Order that rank 0 gives to all ranks between two steps."""
+    """Rank 0's order to all ranks between two steps."""
 
     GO_ON = 0
     SAVE = 1
@@ -33,7 +33,7 @@ class Order(IntEnum):
 
 
 class Meetings:
-    """Broadcasts of rank 0's order to all ranks, at intervals of some steps."""
+    """Broadcasts rank 0's order to all ranks, at intervals of some steps."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -41,7 +41,7 @@ class Meetings:
         self._met_at = time.perf_counter()
 
     def after_step(self, sums: "EpochSums", decide: Callable[[], Order]) -> Order:
-        """Count a step and return rank 0's order on all ranks. Adds the wait for queued GPU work to `sums.seconds`."""
+        """Count a step, and return rank 0's order. Adds the wait for queued GPU work to `sums.seconds`."""
         self._steps_left -= 1
         if self._steps_left > 0:
             return Order.GO_ON
@@ -62,7 +62,7 @@ class Meetings:
 
 
 def seconds_to_compute(device: torch.device) -> float:
-    """Wait until a GPU has done its queued work, and return the seconds; 0 on a CPU."""
+    """Wait for a GPU's queued work, and return the seconds; 0 on a CPU."""
     if device.type != "cuda":
         return 0.0
     started = time.perf_counter()
@@ -72,7 +72,7 @@ def seconds_to_compute(device: torch.device) -> float:
 
 @dataclass(kw_only=True, slots=True)
 class EpochSums:
-    """Sums of a rank over the training part of an epoch, in all attempts; `seconds` includes `data_seconds`.
+    """A rank's sums over the training part of an epoch, in all attempts. `seconds` includes `data_seconds`.
 
     `weight` is a float64 scalar on the device if the task gives weights, else a number on the host.
     """
@@ -90,13 +90,13 @@ class EpochSums:
         return cls(losses=torch.zeros((), dtype=torch.float64, device=device))
 
     def losses_and_weight(self) -> Tensor:
-        """Return the sums of losses and of weights as one tensor, float64 [2], on the device."""
+        """Return the sums of losses and of weights, float64 [2], on the device."""
         weight = self.weight if isinstance(self.weight, Tensor) else self.losses.new_tensor(self.weight)
         return torch.stack([self.losses, weight])
 
 
 def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> dict[str, Any]:
-    """Return a checkpoint's `part`: all ranks' sums and generator states, rank 0's times. All ranks must call it."""
+    """Return a checkpoint's `part`: all ranks' sums and generator states, and rank 0's times. A collective."""
     norms = torch.zeros_like(sums.losses).repeat(2) if watch is None else watch.sums
     summed = torch.cat([sums.losses_and_weight(), norms, sums.losses.new_tensor([sums.samples])])
     generators: list[Any] = [generators_of(group.device)]
@@ -121,7 +121,7 @@ def part_content(sums: EpochSums, watch: GradientWatch | None, group: Group) -> 
 def restore_part(
     part: Mapping[str, Any], watch: GradientWatch | None, group: Group, *, seed: int, epoch: int
 ) -> EpochSums:
-    """Restore generators, or seed them if the number of ranks changed; return an earlier attempt's sums on rank 0."""
+    """Restore generators, or seed them for another number of ranks. Returns the earlier attempt's sums, on rank 0."""
     generators: Sequence[Mapping[str, Any]] = part["generators"]
     if len(generators) == group.world_size:
         set_generators(generators[group.rank], group.device)

@@ -1,4 +1,4 @@
-"""Trains one epoch on one rank: by gradient steps, or by growing a model such as boosted trees."""
+"""Trains one epoch on one rank, by gradient steps or by growing a model such as boosted trees."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,15 +30,11 @@ from trainers.ranks.process_group import Group, copy_from_rank_0
 from trainers.trial_settings import Settings
 
 NORM_EVERY_STEPS = 64
-"""Steps between two measured gradient norms if only TensorBoard or MLflow shows the norm."""
-
-
-def _nothing() -> None:
-    return
+"""Steps between two gradient norms that are measured only for TensorBoard or MLflow."""
 
 
 class EpochTraining:
-    """Trains on this rank's share of an epoch's samples. `layout` is None if an epoch ends where the stream ends."""
+    """Trains on this rank's share of an epoch's samples. `layout` is None if an epoch ends with the stream."""
 
     def __init__(
         self,
@@ -65,7 +61,7 @@ class EpochTraining:
         self._norms = GradientNorms(group.device) if has_norms else None
         self._feed: Feed | None = None
         self._first_step = state.step
-        self.on_step: Callable[[], None] = _nothing
+        self.on_step: Callable[[], None] = lambda: None
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
@@ -88,10 +84,10 @@ class EpochTraining:
         return EpochSums.of_nothing(group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Train to the end of the epoch. `further_work` is the evaluation that follows, in forward passes of a sample.
+        """Train to the end of the epoch. `further_work` is the later evaluation, in forward passes of a sample.
 
-        After each step but the last, yields the fraction of the epoch's steps that are done (0 if unknown), on all
-        ranks alike. A last step that is not known to be the last yields, too.
+        After each step but the last, yields the fraction of steps done (0 if unknown), the same on all ranks. A last
+        step that is not known to be the last yields, too.
         """
         started = time.perf_counter()
         watch, counter = self._watch, self._counter
@@ -130,13 +126,13 @@ class EpochTraining:
                 yield fraction
                 started = time.perf_counter()
         if self._group.device.type == "cuda":
-            torch.cuda.synchronize(self._group.device)  # else only kernel launches would be timed
+            torch.cuda.synchronize(self._group.device)  # without this wait, only kernel launches would be timed
         sums.seconds += time.perf_counter() - started
         if self.log is not None:
             self.log.end_epoch()
 
     def gradient_norm(self) -> float | None:
-        """Return the root mean square of the steps' gradient norms before clipping; None if norms are not measured."""
+        """Return the root mean square of gradient norms before clipping; None if they are not measured."""
         return None if self._norms is None else self._norms.root_mean_square()
 
     def _new_feed(self) -> Feed:
@@ -213,13 +209,13 @@ class EpochTraining:
 
 
 def _has_plain_gradients(state: TrainingState, settings: Settings, group: Group) -> bool:
-    """Return whether a step has the gradient of a single pass: on one rank, unsharded and without fp16 scaling."""
+    """Return whether a step has the gradient of one pass: on one rank, unsharded and without fp16 scaling."""
     is_single = group.world_size * settings.accumulate == 1
     return is_single and not state.network.is_sharded and state.precision.name != "fp16"
 
 
 class EpochGrowth:
-    """Grows a model on rank 0 by one epoch, in place of gradient steps, and sends the model to the other ranks."""
+    """Grows a model on rank 0, in place of gradient steps, and sends it to the other ranks."""
 
     def __init__(
         self,
@@ -237,11 +233,11 @@ class EpochGrowth:
         if layout is None or isinstance(samples, StreamSamples):
             raise TaskError(
                 "train_data is a stream, but a model that is not trained by gradient steps needs all samples at once. "
-                "Return data with a length"
+                "Return data of known length"
             )
         self._spec, self._settings, self._task, self._layout, self._model = spec, settings, task, layout, model
         self._samples, self._state, self._group, self._counter = samples, state, group, counter
-        self.on_step: Callable[[], None] = _nothing
+        self.on_step: Callable[[], None] = lambda: None
         self.log: BatchLog | None = None
 
     def begin(self, epoch: int) -> EpochSums:
@@ -250,7 +246,7 @@ class EpochGrowth:
         return EpochSums.of_nothing(self._group.device)
 
     def steps(self, epoch: int, sums: EpochSums, *, further_work: float) -> Iterator[float]:
-        """Grow the model by an epoch. `further_work` is the evaluation that follows, in forward passes of a sample."""
+        """Grow the model by an epoch. `further_work` is the later evaluation, in forward passes of a sample."""
         started = time.perf_counter()
         work = float(len(self._samples))
         self._counter.begin_epoch(epoch, work + further_work, 0.0)
@@ -267,7 +263,7 @@ class EpochGrowth:
         yield from ()
 
     def gradient_norm(self) -> None:
-        """Return None, because growing a model computes no gradients."""
+        """Return None: growing a model computes no gradients."""
         return
 
     def _grow(self, epoch: int, sums: EpochSums) -> None:

@@ -1,8 +1,8 @@
-"""Evaluates a model exactly: sums over samples in double precision, which can be added up over ranks.
+"""Evaluates a model exactly: sums over samples in double precision, which can be added over ranks.
 
 A step's mean loss is sum(w l) / sum(w) over all ranks and micro-batches, with the task's weights w (such as numbers of
 tokens) or 1: a mean of the ranks' means would favour ranks with short sequences. A task's `derived_metrics(metrics,
-params)` computes further metrics by name from the metrics of an epoch or of the test part, on every rank.
+params)` computes further metrics from the metrics of an epoch or of the test part, on every rank.
 """
 
 import math
@@ -31,7 +31,7 @@ from trainers.ranks.process_group import Group
 
 
 def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> dict[str, float]:
-    """Return the metrics together with the metrics that the task derives from them."""
+    """Return the metrics with the task's derived metrics."""
     derive = cast("Callable[..., object] | None", getattr(task, "derived_metrics", None))
     derived = {} if derive is None else derive(dict(metrics), params)
     if not isinstance(derived, Mapping) or not all(isinstance(value, int | float) for value in derived.values()):
@@ -39,12 +39,12 @@ def with_derived(task: Task, metrics: Mapping[str, float], params: Params) -> di
     refuse_our_metrics(task, derived)
     for name in derived:
         if name in metrics:
-            raise TaskError(f"derived_metrics: {name!r} is measured already. Choose another name")
+            raise TaskError(f"derived_metrics: {name!r} is already measured. Choose another name")
     return {**metrics, **{name: float(value) for name, value in derived.items()}}
 
 
 def per_sample(values: object, samples: int, what: str) -> Tensor:
-    """Return `values` if it is a tensor of shape [samples]; raises TaskError otherwise."""
+    """Return `values`. Raises TaskError unless it is a tensor of shape [samples]."""
     if isinstance(values, Tensor) and values.shape == (samples,):
         return values
     found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -55,7 +55,7 @@ LOSS = "loss"
 
 
 def weights_of(task: Task, targets: Any, samples: int) -> Mapping[str, Tensor]:
-    """Return a batch's sample weights, shape [n], by "loss" or name of a metric. Raises TaskError for other values."""
+    """Return a batch's sample weights, shape [n], by "loss" or a metric's name. Raises TaskError for other values."""
     weigh = cast("Callable[[Any], object] | None", getattr(task, "weights", None))
     if weigh is None:
         return {}
@@ -72,30 +72,30 @@ def has_weights(task: Task) -> bool:
 
 
 class StepWeights:
-    """Sample weights of a step. Gradients are divided by their sum instead of the number of samples."""
+    """Sample weights of a step, whose sum divides gradients instead of the number of samples."""
 
     def __init__(self, task: Task, group: Group) -> None:
         self._task, self._group = task, group
         self._sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     def of(self, targets: Any, samples: int) -> Tensor:
-        """Return the weights of a batch's samples in the loss, shape [n]."""
+        """Return a batch's weights in the loss, shape [n]."""
         weights = weights_of(self._task, targets, samples).get(LOSS)
         return torch.ones(samples, device=self._group.device) if weights is None else weights
 
     def add(self, weights: Tensor) -> Tensor:
-        """Count a micro-batch's samples, and return the sum of their weights, a float64 scalar."""
+        """Add a micro-batch's weights, and return their sum, a float64 scalar."""
         added = weights.detach().double().sum()
         self._sum += added
         return added
 
     @torch.no_grad()
     def divide(self, parameters: Iterable[nn.Parameter], step_samples: int) -> None:
-        """Divide gradients by the sum of weights, not the number of samples. All ranks must call it after a step."""
+        """Divide gradients by the sum of weights, not the number of samples. A collective, after a step."""
         if self._group.world_size > 1:
             dist.all_reduce(self._sum)
         factor = torch.where(self._sum > 0, step_samples / self._sum, 1.0)
-        factors = {factor.device: factor}  # one copy to the host, since it waits: `shard_offload` keeps gradients there
+        factors = {factor.device: factor}  # with `shard_offload`, only one copy to the host, because it waits
         for parameter in parameters:
             if parameter.grad is not None:
                 own = own_rows(parameter.grad)[0]
@@ -114,7 +114,7 @@ _LATENCY_CAP_SECONDS = 0.5
 def evaluate(
     model: nn.Module, task: Task, params: Params, *, part: str = "validation", device: str = "cpu", batch: int = 64
 ) -> dict[str, float]:
-    """Return metrics and `val_loss` of `model` on the "validation", "test" or "train" part, in one process."""
+    """Return metrics and `val_loss` of `model` on the "validation", "test" or "train" part."""
     samples = load_samples(task, part, params, torch.device(device))
     return evaluate_samples(model, task, params, samples, device=device, batch=batch)
 
@@ -122,7 +122,7 @@ def evaluate(
 def evaluate_samples(
     model: nn.Module, task: Task, params: Params, samples: Samples | StreamSamples, *, device: str = "cpu", batch: int
 ) -> dict[str, float]:
-    """Return the metrics that `evaluate` returns, for samples that are on `device` already."""
+    """Return the metrics of `evaluate` for samples that are already on `device`."""
     place = torch.device(device)
     whole = WholeMetrics(task, params, place)
     own = own_part(samples, Group(device=place), batch)
@@ -135,12 +135,12 @@ def means_and_errors(names: Sequence[str], sums: Tensor) -> dict[str, float]:
     """Return each metric's mean over all samples, NaN without weight, and its standard error as `NAME_stderr`.
 
     With weights w, mean m and n = (sum w)^2 / sum w^2 effective samples, the error of the ratio of sums is
-    sqrt(n / (n - 1) * sum w^2 (x - m)^2) / sum w (Cochran, Sampling Techniques, 1977, chapter 6). No error is returned
-    for a single sample, or if the task measures a metric of that name itself.
+    sqrt(n / (n - 1) * sum w^2 (x - m)^2) / sum w (Cochran, Sampling Techniques, 1977, chapter 6). There is no error for
+    a single sample, and a task's own metric NAME_stderr replaces it.
 
     Args:
         names: Names of `evaluation_sums`.
-        sums: Its sums, added up over ranks, float64 [5, names].
+        sums: Its sums, added over ranks, float64 [5, names].
     """
     means, errors = {}, {}
     for name, weighted, weight, squares, moments, squared_weights in zip(names, *sums.tolist(), strict=True):
@@ -168,15 +168,15 @@ def evaluation_sums(
     whole: WholeMetrics | None = None,
     passed: Callable[[nn.Module, Any, int], Any] = _outputs,
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Return metric names, "val_loss" first, and for each five sums over the samples `own`, float64 [5, names].
+    """Return metric names, "val_loss" first, and five sums over the samples `own` for each, float64 [5, names].
 
     The sums of values x with weights w are sum w x, sum w, sum w^2 x^2, sum w^2 x and sum w^2. A rank without samples
-    evaluates one for the names, with zero sums.
+    evaluates a sample for the names, with zero sums.
 
     Args:
-        fewest: Samples that set the least number of passes, which must be equal on ranks with sharded weights.
+        fewest: Least number of samples to pass, so that ranks with sharded weights make equally many passes.
         whole: Metrics to update with the batches of `own`.
-        passed: Function that returns the outputs for a model, inputs and their number.
+        passed: Returns the outputs for a model, inputs and their number.
     """
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
@@ -198,13 +198,12 @@ def evaluation_sums(
                 totals = sums if totals is None else totals + sums
             counter.done(size)
     if totals is None:
-        raise TaskError("the data gave no batch to evaluate. Check that it has samples")
+        raise TaskError("the data has no batch to evaluate. Check that it has samples")
     return names, totals
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate the model without gradients in the block, then restore the mode of each layer."""
     with keeping_modes(model), torch.no_grad():
         model.eval()
         yield
@@ -235,8 +234,8 @@ def _passes(
     counter: StepCounter,
     seen: _Seen,
 ) -> Iterator[tuple[int, bool, Any, Any]]:
-    """Yield for each forward pass: number of samples, whether they count, inputs and targets."""
-    # The first pass has `batch` samples; after it, `seen` has the size of outputs: tokens may have 50,000 values each.
+    """Yield number of samples, whether they count, inputs and targets of each forward pass."""
+    # The first pass has `batch` samples. It measures the size of outputs, because tokens may have 50,000 values each.
     if isinstance(samples, StreamSamples):
         assert isinstance(own, Sharing), "a stream has no numbered samples"  # noqa: S101
         counter.begin("evaluation", batch)
@@ -292,7 +291,7 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
 def latency_ms(
     model: nn.Module, samples: Samples | StreamSamples, *, runs: int = _LATENCY_RUNS, cap: bool = True
 ) -> float:
-    """Return the median milliseconds to pass one sample, after a warm-up. `cap` ends it after about half a second."""
+    """Return the median milliseconds to pass one sample, after a warm-up. `cap` stops after about half a second."""
     inputs, _ = next(iter(few_of(samples, 1).batches([torch.tensor([0])])))
     devices = {tensor.device for tensor in (*model.parameters(), *tensors_of(inputs))}
     gpus = [device for device in devices if device.type == "cuda"]

@@ -1,4 +1,4 @@
-"""Measures how much gradients differ between samples: gradient noise scale and AdaScale's gain.
+"""Measures gradient noise: the noise scale, and AdaScale's gain.
 
 With ranks or accumulation a step has M small batches of b samples each. The mean squared norm of their gradients,
 s = E|g_b|^2, and the squared norm of their mean, m = |g_B|^2 at B = M b, give without bias (McCandlish et al. 2018,
@@ -7,7 +7,7 @@ arXiv 1812.06162, appendix A.1)
     |G|^2 = (B m - b s) / (B - b)     the squared norm of the true gradient
     tr S  = (s - m) / (1/b - 1/B)     the variance of one sample's gradient
 
-whose ratio tr S / |G|^2 is the noise scale: the batch size up to which larger batches save nearly as many steps.
+whose ratio tr S / |G|^2 is the noise scale: the batch size up to which a larger batch saves steps proportionally.
 AdaScale (Johnson et al. 2020, arXiv 2007.05105) multiplies the base learning rate by the gain
 
     r = (sigma^2 + mu^2) / (sigma^2 / k + mu^2),   sigma^2 = tr S / reference_batch,   mu^2 = |G|^2,
@@ -31,13 +31,13 @@ _MEMORY_STEPS = 1000
 
 
 class GradientWatch:
-    """Measures, by hooks, squared norms of the gradients of a step's micro-batches.
+    """Measures squared gradient norms of micro-batches by hooks, before accumulation and exchange.
 
-    Hooks see a micro-batch's gradient, before accumulation and exchange: for AdaScale in each step, else 1 step in 64.
+    AdaScale needs each step; otherwise 1 step in 64 is measured.
 
     Attributes:
-        sums: Over this epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of this
-            rank's micro-batches, and of the steps' mean gradients.
+        sums: Sums over the epoch's measured steps, float64 [2] on the device: squared norms of the mean gradients of
+            this rank's micro-batches, and of the steps' mean gradients.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GradientWatch:
         self.measured_steps = 0
 
     def begin_step(self, step: int, *, is_full: bool) -> None:
-        """Measure the step if one is due, but never a short step, in which ranks may have unequal batches."""
+        """Measure the step if it is due, but never a short step, in which ranks may have unequal batches."""
         is_due = self._adascale is not None or self._missed or step % _STEPS_BETWEEN_MEASUREMENTS == 0
         self._missed = is_due and not is_full
         if is_due and is_full:
@@ -65,14 +65,14 @@ class GradientWatch:
             self._handles = [hook(self._note) for hook in hooks]
 
     def end_step(self) -> None:
-        """Add the step's gradient norms; call it before the gradient is clipped."""
+        """Add the step's gradient norms. Call this before clipping."""
         if not self._handles:
             return
         for handle in self._handles:
             handle.remove()
         self._handles = []
         whole = torch._foreach_norm([p.grad for p in self._parameters if p.grad is not None])  # noqa: SLF001
-        # A pass's gradient is its share of the step's mean: the gradient of its own mean is `accumulate` times as long.
+        # A pass contributes 1 / `accumulate` of the gradient of its own mean loss, hence the factor.
         squares = torch.stack([_squared(self._norms) * self._accumulate**2, _squared(list(whole))])
         self.sums += squares
         self.measured_steps += 1
@@ -102,7 +102,7 @@ class Moments:
         self._weight, self.true, self.variance = 0.0, 0.0, 0.0
 
     def add(self, small_mean: float, big_mean: float, *, small: int, big: int) -> None:
-        """Add the mean squared norms of gradients over `small` samples and over `big` samples."""
+        """Add the mean squared norms of gradients over `small` and over `big` samples."""
         true = (big * big_mean - small * small_mean) / (big - small)
         variance = (small_mean - big_mean) / (1.0 / small - 1.0 / big)
         self._weight = self._keep * self._weight + 1.0
@@ -110,7 +110,7 @@ class Moments:
         self.variance += (variance - self.variance) / self._weight
 
     def noise_scale(self) -> float | None:
-        """Return the noise scale in samples; None while noise is larger than the gradient."""
+        """Return the noise scale in samples; None while noise hides the gradient."""
         if self.true <= _SMALLEST or self.variance < 0:
             return None
         return self.variance / self.true
@@ -125,7 +125,7 @@ class Moments:
 
 
 class AdaScale:
-    """AdaScale's gain, and `steps`, the sum of the gains so far, which takes the place of steps in the schedule.
+    """AdaScale's gain, and `steps`, the sum of gains so far, which replaces the step in the schedule.
 
     Both moments are averaged over about 1000 / M steps, as in the paper. If M is 1, the gain is 1.
     """
@@ -154,7 +154,7 @@ class AdaScale:
 
 
 def gain(true: float, variance: float, scale: float) -> float:
-    """Return AdaScale's gain from the squared gradient `true`, the `variance` at the reference batch, k = `scale`."""
+    """Return AdaScale's gain for mu^2 = `true`, sigma^2 = `variance` and k = `scale`."""
     true, variance = max(true, 0.0), max(variance, 0.0)
     if true + variance <= _SMALLEST:
         return 1.0

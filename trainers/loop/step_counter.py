@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 _CPU_RATE = 10
-"""Steps between two timed steps on a CPU, where timing a step costs 6 microseconds."""
+"""Steps between two timed steps on a CPU, where timing costs 6 microseconds."""
 _DEVICE_RATE = 100
-"""Steps between two timed steps on a GPU, where timing a step waits for the device; torch's default."""
+"""Steps between two timed steps on a GPU, where timing waits for the device; torch's default."""
 _ALWAYS_TIMED = 10
-"""Number of first steps that torch always times (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
+"""First steps, which torch always times (`Reducer::should_collect_runtime_stats`, torch 2.13)."""
 
 
 class ExchangeTimes:
-    """Measures the mean time of DDP's gradient exchanges without the slow first steps, which torch's mean includes."""
+    """Measures the mean time of DDP's gradient exchanges, without the slow first steps in torch's mean."""
 
     def __init__(self, ddp: DistributedDataParallel, *, on_cpu: bool) -> None:
         self._ddp, self._rate = ddp, _CPU_RATE if on_cpu else _DEVICE_RATE
@@ -27,29 +27,27 @@ class ExchangeTimes:
         self._mean = 0.0
 
     def mean_seconds(self) -> float:
-        """Return an exchange's mean time since the last call that timed any, including the wait for slower ranks."""
+        """Return an exchange's mean time since the last call, including the wait for slower ranks."""
         found = cast("Any", self._ddp)._get_ddp_logging_data()  # noqa: SLF001 - as above
-        timed = self._timed_until(int(found.get("iteration", 0)))
+        step = int(found.get("iteration", 0))
+        timed = min(step, _ALWAYS_TIMED) + max(0, step // self._rate - _ALWAYS_TIMED // self._rate)
         seconds = 1e-9 * max(0, int(found.get("avg_backward_comm_time", 0))) * timed
         if timed > self._timed:
             self._mean = max(0.0, (seconds - self._seconds) / (timed - self._timed))
             self._timed, self._seconds = timed, seconds
         return self._mean
 
-    def _timed_until(self, step: int) -> int:
-        return min(step, _ALWAYS_TIMED) + max(0, step // self._rate - _ALWAYS_TIMED // self._rate)
-
 
 _ROOM = 1024
 
 
 class StepScalars:
-    """Collects scalars on the device, to read all of them in one transfer."""
+    """Collects scalars on the device, to read them in one transfer."""
 
     def __init__(self, device: torch.device, room: int = _ROOM) -> None:
         self._room, self._count = room, 0
         self._read: list[float] = []
-        # A CPU has computed a value once its operation returns: reading it costs less than a copy.
+        # A CPU's values are computed once the operation returns, so reading them costs less than a copy.
         self._waiting = None if device.type == "cpu" else torch.zeros(room, dtype=torch.float64, device=device)
 
     @property
@@ -66,7 +64,7 @@ class StepScalars:
         self._count += 1
 
     def take(self) -> list[float]:
-        """Wait for the device, and return the scalars stored since the last call."""
+        """Wait for the device, and return the scalars since the last call."""
         values, self._read = self._read, []
         if self._waiting is not None and self._count:
             values = self._waiting[: self._count].tolist()
@@ -87,13 +85,13 @@ class GradientNorms:
         self._squares, self._steps = 0.0, 0
 
     def add(self, norm: Tensor) -> None:
-        """Add the norm of a step's gradient, a scalar."""
+        """Add the norm of a step's gradient."""
         self._norms.add(norm)
         if self._norms.is_full:
             self._read()
 
     def root_mean_square(self) -> float | None:
-        """Return the root mean square of the norms that are finite; None without any."""
+        """Return the root mean square of the finite norms, or None."""
         self._read()
         return math.sqrt(self._squares / self._steps) if self._steps else None
 
@@ -113,7 +111,7 @@ class StepCount:
 
     Attributes:
         count: Number of batches loaded, trained and evaluated, and files written, in this attempt.
-        is_first: Whether the rank's action is its first of this kind in this attempt, so that it may compile code.
+        is_first: The rank's action is its first of this kind in this attempt, and may compile code.
     """
 
     count: int = 0
@@ -123,7 +121,7 @@ class StepCount:
 
 
 class StepCounter:
-    """Counts a rank's work in one attempt, in under a microsecond per batch. Other threads may only call `read`."""
+    """Counts a rank's work in one attempt. Other threads may only call `read`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -135,11 +133,11 @@ class StepCounter:
         self._is_first = True
 
     def begin_epoch(self, epoch: int, work: float, done: float = 0.0) -> None:
-        """Begin an epoch. `work` is this rank's share of it, counted in forward passes of one sample."""
+        """Begin an epoch. `work` is this rank's share, in forward passes of one sample."""
         self._done, self._work, self._epoch = done, work, epoch
 
     def begin(self, kind: str, size: int = 0) -> None:
-        """Begin an action, which ends with `done`. A batch of a new `size` may cause a compilation."""
+        """Begin an action, which `done` ends. A batch of a new `size` may cause a compilation."""
         self._kind = (kind, size)
         self._is_first = self._kind not in self._known
 
@@ -148,7 +146,7 @@ class StepCounter:
         self._count += 1
 
     def done(self, work: float = 0.0) -> None:
-        """Count the end of the current action, and its work in forward passes of one sample."""
+        """End the current action, and count its work, in forward passes of one sample."""
         self._count += 1
         self._done += work
         if self._kind is not None:

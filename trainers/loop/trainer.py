@@ -1,6 +1,6 @@
 """The training loop of one trial, on one rank.
 
-All ranks run a `Trainer` in step. They share each step's global batch, and multiply losses by world_size / (samples of
+All ranks run a `Trainer` in step. They divide each step's global batch, and multiply losses by world_size / (samples of
 the global batch), so that DDP's average over ranks is the mean over samples: k ranks with batch b train to the same
 weights as 1 rank with batch k b.
 """
@@ -45,15 +45,11 @@ from trainers.trial_settings import settings_of
 log = logging.getLogger(__name__)
 
 SecondsLeft = Callable[[], float | None]
-"""Function that returns the seconds left to end a trial: infinite to finish the epoch, None while it may continue."""
+"""Returns the seconds left to end a trial: infinite to finish the epoch, None while it may continue."""
 
 
 def _no_end() -> None:
     return None
-
-
-def _no_part(_: EpochPart) -> None:
-    return
 
 
 PartSaved = Callable[[Pending[EpochPart]], None]
@@ -64,7 +60,7 @@ class Trainer:
 
     Attributes:
         training: The training part of an epoch; `training.on_step` and `training.log` get each step and batch.
-        on_part: Called after a checkpoint within an epoch is saved.
+        on_part: Called after a checkpoint within an epoch.
     """
 
     def __init__(
@@ -76,9 +72,9 @@ class Trainer:
         data: TrialData | None = None,
         counter: StepCounter | None = None,
     ) -> None:
-        """Build model and optimizer, or restore them from `spec.resume_from`; every error is a TrainingError.
+        """Build model and optimizer, or restore them from `spec.resume_from`. Every error is a TrainingError.
 
-        For several ranks the default process group must exist. `data` comes from `load_data`; None loads it here.
+        Several ranks need the default process group. `data` comes from `load_data`; None loads it here.
         """
         with classified():
             if group.world_size != spec.world_size:
@@ -125,7 +121,7 @@ class Trainer:
             # PowerSGD's error correction is not saved in checkpoints, and is reset in each epoch.
             has_parts = spec.checkpoint_folder is not None and settings.compress != "powersgd"
             self._meetings = Meetings(group) if has_parts else None
-            self.on_part: Callable[[EpochPart], None] = _no_part
+            self.on_part: Callable[[EpochPart], None] = lambda _part: None
             self.facts = self._facts()
 
     @property
@@ -135,12 +131,12 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
-        """Number of epochs that are done."""
+        """Number of epochs done."""
         return self._state.epoch
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of this rank's training samples in a pass over the data, which is one epoch or several."""
+        """Number of this rank's training samples in a pass over the data."""
         facts, group = self.facts, self._group
         return samples_of_rank(facts.samples, facts.effective_batch, rank=group.rank, world_size=group.world_size)
 
@@ -151,21 +147,21 @@ class Trainer:
 
     @property
     def steps_left(self) -> int:
-        """Number of optimizer steps left to the last epoch; a lower bound if each epoch is a whole stream."""
+        """Number of optimizer steps left; a lower bound if each epoch is a whole stream."""
         if self._layout is None:
             return self._settings.epochs - self._state.epoch
         return self._layout.steps(self._settings.epochs) - self._state.step
 
     def advance(self, until_epoch: int, seconds_left: SecondsLeft = _no_end) -> Iterator[Measurement]:
-        """Train to the end of `until_epoch` and yield a measurement after each epoch, once its checkpoint is complete.
+        """Train to the end of `until_epoch`, and yield a measurement after each epoch, once its checkpoint is complete.
 
-        All ranks must iterate in step; their measurements differ only in `wall_seconds`. Checkpoints within an epoch,
-        written if the last is too old or the trial ends there, go to `on_part`. If `seconds_left`, called on rank 0,
-        returns a number, all ranks stop after the epoch, or within it if it would take longer, with a checkpoint.
+        All ranks must iterate in step; their measurements differ only in `wall_seconds`. Checkpoints within an epoch go
+        to `on_part`. If `seconds_left`, called on rank 0, returns a number, all ranks stop with a checkpoint, after the
+        epoch or within it if it would take longer.
 
         Raises:
             DivergedError: The training loss is not finite; raised on all ranks after the same epoch.
-            TrainingError: Any other error, as one of its subclasses.
+            TrainingError: Any other error.
         """
 
         def saved(part: Pending[EpochPart]) -> None:
@@ -175,10 +171,10 @@ class Trainer:
             yield pending.told()
 
     def run(self, course: Course) -> None:
-        """Train as far as `course` allows, while checkpoints are written. Errors of the writing are raised later."""
+        """Train as far as `course` allows, while a thread writes checkpoints. Errors of writing are raised later."""
         self._counter.begin("first step")
         course.begin(self.facts)
-        if self.epoch in self._spec.test_at:  # it resumed there
+        if self.epoch in self._spec.test_at:  # the trial resumed only to be tested
             course.measured(Pending(news=self._scored()))
             return
         while (until := course.until(self.epoch)) is not None:
@@ -186,11 +182,10 @@ class Trainer:
                 course.measured(pending)
                 if pending.news.ended or pending.news.complete:
                     return
-            if self.epoch < until:  # it has ended within an epoch
+            if self.epoch < until:  # the trial has ended within an epoch
                 return
 
     def _scored(self) -> Measurement:
-        """Return the test metrics of the saved model, without further training."""
         started = time.perf_counter()
         with classified(), self._state.evaluated_weights():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
@@ -200,7 +195,6 @@ class Trainer:
         return Measurement(epoch=self.epoch, metrics=metrics, wall_seconds=seconds, complete=True, answers=answers)
 
     def _described(self) -> dict[str, Any]:
-        """Return the task's description of the model's answers; empty if describing them fails."""
         try:
             return self._epoch_end.answers(self._spec.explain_seconds)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -210,7 +204,7 @@ class Trainer:
     def advance_ahead(
         self, until_epoch: int, on_part: PartSaved, seconds_left: SecondsLeft = _no_end, *, ahead: bool = True
     ) -> Iterator[Pending[Measurement]]:
-        """Train as `advance` does; with `ahead`, do not wait until a thread has written the checkpoints."""
+        """Train as `advance` does. With `ahead`, do not wait for the thread that writes checkpoints."""
         with classified():
             use_device(self._group.device, self._group.world_size, self._spec.cpus_per_rank)
             last = min(until_epoch, self._settings.epochs)
@@ -273,7 +267,7 @@ class Trainer:
         return Pending(news=measurement, write=write)
 
     def _optimizer_figures(self, result: EpochResult) -> dict[str, float]:
-        """Return the epoch's learning rate and gradient norm. Norms of the gradient watch ignore sample weights."""
+        """Return the epoch's learning rate and gradient norm. The gradient watch ignores sample weights."""
         norm = self.training.gradient_norm()
         if norm is None and not has_weights(self._task):
             norm = result.gradient_norm
@@ -283,7 +277,7 @@ class Trainer:
     def _order_after_step(self, sums: EpochSums, fraction: float, seconds_left: SecondsLeft) -> Order:
         def decide() -> Order:
             left = seconds_left()
-            rest = math.inf  # unknown in the first epoch of a stream
+            rest = math.inf  # the first epoch of a stream has unknown length
             if fraction > 0:
                 rest = sums.seconds * (1.0 / fraction - 1.0) + self._state.metrics.get("evaluation_seconds", 0.0)
             if left is not None and rest > left:
@@ -310,7 +304,6 @@ class Trainer:
     def _write_checkpoint(
         self, part: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> tuple[str | None, Write | None]:
-        """Write a checkpoint after an epoch, or within the next epoch if `part` is given."""
         state = self._state
         of_epoch = (state.epoch, None) if part is None else (state.epoch + 1, state.step)
         self._counter.begin("checkpoint")
@@ -324,7 +317,7 @@ class Trainer:
         return self._checkpoints.content(state.epoch, state.metrics, scheduler=rate, **state.content(), **of_part)
 
     def _gradient_watch(self) -> GradientWatch | None:
-        """Return a `GradientWatch` if a step adds up several exact, unsharded gradients; otherwise None."""
+        """Return a `GradientWatch` if a step adds several exact, unsharded gradients, else None."""
         settings, state, group = self._settings, self._state, self._group
         is_exact = state.precision.name != "fp16" and settings.compress != "powersgd" and not grows(state.module)
         if not is_exact or state.network.is_sharded or group.world_size * settings.accumulate == 1:

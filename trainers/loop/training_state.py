@@ -1,7 +1,8 @@
-"""A trial's state that training changes: built anew, or restored from a checkpoint.
+"""A trial's state that training changes: new, or restored from a checkpoint.
 
-Averaged weights are often better than the last weights, so they are evaluated and exported. Early stopping ends a trial
-after a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but when?", criterion UP).
+Averaged weights, if any, are evaluated and exported, because they are often better than the last weights. Early
+stopping ends a trial after a number of epochs without a new best validation loss (Prechelt 1998, "Early stopping - but
+when?", criterion UP).
 """
 
 import math
@@ -43,7 +44,7 @@ from trainers.trial_settings import Settings
 
 
 class Patience:
-    """Counts epochs since the best validation loss, equally on all ranks. With `epochs` None it never stops a trial."""
+    """Counts epochs since the best validation loss. With `epochs` None, a trial never stops early."""
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
@@ -51,7 +52,7 @@ class Patience:
         self._waited = 0
 
     def runs_out(self, val_loss: float) -> bool:
-        """Add an epoch's validation loss (NaN is never the best), and return whether patience has run out."""
+        """Add an epoch's validation loss (NaN is never the best), and return whether the trial stops."""
         if val_loss < self._best:
             self._best, self._waited = val_loss, 0
         else:
@@ -68,9 +69,9 @@ class Patience:
 
 
 class Average:
-    """Exponential moving average of a model's trainable parameters. Buffers are not averaged.
+    """Exponential moving average of a model's trainable parameters, without buffers.
 
-    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the random initial weights soon lose influence.
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the initial weights soon lose influence.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -80,7 +81,7 @@ class Average:
         self._averaged = [parameter.clone() for parameter in self._live]
 
     def update(self, step: int) -> None:
-        """Include the model's weights after `step` steps, counted from 1, in the average."""
+        """Add the model's weights after `step` steps, from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._averaged, self._live, 1.0 - decay)
 
@@ -90,7 +91,7 @@ class Average:
             take(weights[name], parameter, averaged)
 
     def other_weights(self) -> dict[str, Tensor | Piece]:
-        """Return this rank's part of the weights outside the model: inside `applied`, the trained weights."""
+        """Return this rank's part of the weights outside of the model: inside `applied`, the trained weights."""
         other = {
             id(parameter): averaged
             for parameter, averaged in zip(self._parameters.values(), self._averaged, strict=True)
@@ -102,7 +103,7 @@ class Average:
         }
 
     def swap(self) -> None:
-        """Exchange the averaged weights and the model's weights."""
+        """Exchange the averaged and the model's weights."""
         for live, averaged in zip(self._live, self._averaged, strict=True):
             kept = live.clone()
             live.copy_(averaged)
@@ -110,7 +111,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averaged weights inside the block."""
+        """Give the model the averaged weights in the block."""
         self.swap()
         try:
             yield
@@ -120,7 +121,7 @@ class Average:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingState:
-    """A trial's model, optimizer and progress. `latency_ms` is NaN until measured; `part` comes from a checkpoint."""
+    """A trial's model, optimizer and progress. `latency_ms` is NaN until measured; `part` is of a checkpoint."""
 
     module: nn.Module
     network: Network
@@ -138,7 +139,7 @@ class TrainingState:
     part: Mapping[str, Any] | None = None
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights to evaluate and export: the average, if there is one."""
+        """Return a context in which the model has the weights to evaluate and export: the average, if any."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _engine_state(self) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class TrainingState:
         return state
 
     def content(self) -> dict[str, Any]:
-        """Return this rank's content for a checkpoint; call it while the model has the weights to evaluate."""
+        """Return this rank's content for a checkpoint. Call this within `evaluated_weights`."""
         return {
             "model": given_weights(self.module),
             "optimizer": given_optimizer(self.optimizer),
@@ -194,7 +195,7 @@ def build_state(
     layout: EpochLayout | None,
     content: Mapping[str, Any] | None,
 ) -> TrainingState:
-    """Build a trial's model and optimizer, from a checkpoint if given; CheckpointError if that does not fit."""
+    """Build a trial's model and optimizer, from a checkpoint if given. Raises CheckpointError if it does not fit."""
     if content is not None and layout is not None:
         _check_steps(content, str(spec.resume_from), layout)
     module, fill = _model(spec, task, settings, group)
@@ -231,7 +232,7 @@ def _optimizer(  # noqa: PLR0917 - one caller, which has them all at hand
 def _model(
     spec: TrialSpec, task: Task, settings: Settings, group: Group
 ) -> tuple[nn.Module, Callable[[list[nn.Module]], None]]:
-    """Return the model, and `fill`, which sets the weights of a sharded model that is still on CPU or meta device."""
+    """Return the model, and `fill`, which sets the weights of a sharded model on the CPU or meta device."""
     if shards_fully(settings, group):  # in effect until the network is closed
         return_freed_tensors(at_once=settings.shard_offload or group.device.type == "cpu")
     by_module = ModuleInit(task, spec.params, spec.seed) if settings.init_by_module else None

@@ -1,12 +1,12 @@
 """Metrics that are not means over samples, such as F1 and AUROC, computed from all ranks' samples.
 
 A task's `whole_metrics(params)` returns objects with `update(outputs, targets)`, `compute()` and `merge_state(other)`,
-as in torchmetrics; ranks' objects are merged in rank order. An object with `metric_names`, the metrics that it may
-measure, computes a mapping with some of these metrics, and with their standard errors as `NAME_stderr`. An object that
-computes a number may have `standard_error()`, which returns a number or None.
+as in torchmetrics; ranks' objects are merged in rank order. An object with `metric_names` computes a mapping with some
+of these metrics, and with their standard errors as `NAME_stderr`. An object that computes a number may have
+`standard_error()`, which returns a number or None.
 
-The `merge_state` of torchmetrics merges only pairs, sometimes inexactly. Here each state is reduced over all ranks at
-once, as torchmetrics does when it synchronizes processes.
+torchmetrics' `merge_state` merges only pairs, sometimes inexactly. Here each state is reduced over all ranks at once,
+as when torchmetrics synchronizes processes.
 """
 
 import copy
@@ -25,12 +25,12 @@ from trainers.protocol import STDERR, TaskError
 from trainers.ranks.process_group import Group, gathered
 
 States = Mapping[str, Mapping[str, Any]]
-"""Values of metric states by name, by the path of the state's metric within an object."""
+"""Values of metric states by path of the metric within an object, and by name."""
 _CPU = torch.device("cpu")
 
 
 def is_merged_here(metric: object) -> bool:
-    """Return whether an object consists of torchmetrics metrics that do not override `merge_state`."""
+    """Return whether an object consists of torchmetrics metrics without their own `merge_state`."""
     base = _base()
     if base is None or not isinstance(metric, nn.Module):
         return False
@@ -40,7 +40,7 @@ def is_merged_here(metric: object) -> bool:
 
 
 def keep_to_one_process(metric: Any) -> None:
-    """Prevent an object and its parts from exchanging states with other processes when they compute."""
+    """Prevent an object and its parts from exchanging states with other processes in `compute`."""
     for part in metric.modules() if isinstance(metric, nn.Module) else [metric]:
         if hasattr(part, "sync_on_compute"):
             part.sync_on_compute = part._to_sync = False  # noqa: SLF001 - `compute` reads it
@@ -50,7 +50,7 @@ def keep_to_one_process(metric: Any) -> None:
 
 
 def states_of(metric: nn.Module) -> States:
-    """Return the states of all metrics in an object, on the CPU."""
+    """Return the states of an object's metrics, on the CPU."""
     items: Any = getattr(metric, "items", None)
     if callable(items):
         list(items())  # a collection copies shared states when its metrics are read
@@ -58,7 +58,7 @@ def states_of(metric: nn.Module) -> States:
 
 
 def take_states(name: str, metric: nn.Module, states: Sequence[States], device: torch.device) -> None:
-    """Set the states of `metric` to the merged `states` of all ranks with samples, in rank order."""
+    """Give `metric` the merged `states` of all ranks with samples, in rank order."""
     for path, part in _parts(metric):
         for state, reduction in part._reductions.items():  # noqa: SLF001 - not public
             of_ranks = [one[path][state] for one in states]
@@ -67,7 +67,7 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
             except (RuntimeError, TypeError, ValueError) as error:
                 raise TaskError(f"whole_metrics: {state!r} of {name!r}: {' '.join(str(error).split())}") from error
             setattr(part, state, to_device(reduced, device))
-        part._computed = None  # noqa: SLF001 - a wrapper may have computed already
+        part._computed = None  # noqa: SLF001 - a wrapper may have already computed
 
 
 def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) -> Any:
@@ -81,7 +81,7 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
         if all(torch.equal(one, of_ranks[0]) for one in of_ranks):
             return of_ranks[0]
         raise ValueError(
-            "dist_reduce_fx='mean' is not the mean of all samples if ranks have different numbers of them. Use "
+            "dist_reduce_fx='mean' is not the mean of all samples if ranks have different numbers of samples. Use "
             "'sum' for the values and for their number"
         )
     stacked = torch.stack(list(of_ranks))
@@ -95,7 +95,7 @@ def _parts(metric: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _base() -> type[Any] | None:
-    """Return torchmetrics' base class of metrics; None if torchmetrics is not imported."""
+    """Return torchmetrics' base class of metrics; None unless imported."""
     module = sys.modules.get("torchmetrics.metric")
     return None if module is None else module.Metric
 
@@ -117,7 +117,7 @@ class WholeMetrics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the metrics that the task's objects declare."""
+        """Metrics that the task's objects declare."""
         return tuple(one for metric in self._metrics.values() for one in getattr(metric, "metric_names", ()))
 
     def refuse(self, names: Iterable[str]) -> None:
@@ -135,7 +135,7 @@ class WholeMetrics:
     def values(self, group: Group) -> dict[str, float]:
         """Return each metric over all ranks' samples. A collective.
 
-        Numbers of a mapping are called `name.key`, or just `key` if the object has `metric_names`.
+        Numbers of a mapping are called `name.key`, or `key` if the object has `metric_names`.
         Raises TaskError if a metric cannot be merged, or is not a number.
         """
         if not self._metrics:
@@ -150,7 +150,7 @@ class WholeMetrics:
         return self._of_one_rank([everybody[rank][1] for rank in seen], seen[0], group)
 
     def _of_one_rank(self, gathered: Sequence[Mapping[str, Any]], rank: int, group: Group) -> dict[str, float]:
-        """Merge and compute the metrics on the first rank with samples, and send the result to the other ranks."""
+        """Merge and compute the metrics on the first rank with samples, and send the result to all ranks."""
         answer: list[Any] = [None]
         failure: Exception | None = None
         if group.rank == rank:
@@ -180,7 +180,7 @@ class WholeMetrics:
 
 
 def _fresh(name: str, metric: Any, device: torch.device) -> Any:
-    """Return a reset copy of a metric, because a task may return the same object each time."""
+    """Return a reset copy, because a task may return the same object each time."""
     needed = _NEEDED[:2] if is_merged_here(metric) else _NEEDED
     missing = [method for method in needed if not callable(getattr(metric, method, None))]
     if missing:
@@ -209,12 +209,12 @@ def _merged(name: str, metrics: list[Any]) -> Any:
 
 
 def _numbers(name: str, metric: Any) -> dict[str, float]:
-    """Return a metric's numbers by name; parts of a mapping that are not numbers are ignored."""
+    """Return a metric's numbers by name. Ignores other parts of a mapping."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a missing class would warn in every epoch and on every rank
         value = metric.compute()
     if isinstance(value, Mapping) and hasattr(metric, "metric_names"):
-        return dict(value)  # may be empty, without a class that only some samples have
+        return dict(value)  # may be empty, if the samples lack a class
     if isinstance(value, Mapping):
         found = {f"{name}.{key}": _number(part) for key, part in value.items()}
         numbers = {key: number for key, number in found.items() if number is not None}

@@ -1,8 +1,8 @@
-"""Builds models without memory on torch's `meta` device, and gives parameters their first values block by block.
+"""Builds models without memory on torch's `meta` device, and initializes parameters block by block.
 
 Values come from each module's `reset_parameters` (or torch's `_reset_parameters`), seeded by the trial's seed and the
-module's name, so they do not depend on ranks or sharding. Values that a constructor sets in other ways would be lost
-silently. So all writes to tensors are recorded while the model is built, and a model with other writes is refused.
+module's name, so they do not depend on ranks or sharding. Values that a constructor sets in other ways would be lost.
+So writes to tensors are recorded while the model is built, and a model with other writes is refused.
 """
 
 import sys
@@ -27,7 +27,7 @@ _SAME_VALUES = {torch.ops.aten._to_copy.default, torch.ops.aten.clone.default}  
 
 
 class ModuleInit:
-    """A model without values, and `fill`, which sets them. TaskError if a value is not set by reset_parameters()."""
+    """A model without values, and `fill`, which sets them. TaskError if `reset_parameters` does not set a value."""
 
     def __init__(self, task: Task, params: Params, seed: int) -> None:
         self._seed = seed
@@ -43,7 +43,7 @@ class ModuleInit:
         self._resets = frozenset(_resets(self.module, writes))
 
     def fill(self, modules: list[nn.Module]) -> None:
-        """Create the modules' own parameters on the CPU, with their first values."""
+        """Create the modules' own parameters on the CPU, with initial values."""
         made: dict[int, nn.Parameter] = {}
         for module in modules:
             own = module._parameters  # noqa: SLF001 - a parameter may have two names; public iterators yield one
@@ -62,7 +62,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._by_storage: dict[int, list[nn.Module | None]] = {}
-        self._alive: list[torch.UntypedStorage] = []  # else a later storage could get the same address
+        self._alive: list[torch.UntypedStorage] = []  # a freed storage's address could be used again
 
     def of(self, tensor: Tensor) -> list[nn.Module | None]:
         return self._by_storage.get(_storage(tensor), [])

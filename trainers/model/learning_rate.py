@@ -1,6 +1,6 @@
-"""The learning rate as a pure function of the step: scaled with the effective batch, warmed up, scheduled.
+"""The learning rate of a step: scaled with the effective batch, warmed up, scheduled.
 
-The searched learning rate is meant for `reference_batch` samples. For k = effective_batch / reference_batch it becomes
+The searched learning rate is for `reference_batch` samples. For k = effective_batch / reference_batch it becomes
 
     linear  k x base         Goyal et al. 2017, arXiv 1706.02677, section 2.1
     sqrt    sqrt(k) x base   Malladi et al. 2022, arXiv 2205.10287, definition 4: for Adam, with the moment rule
@@ -21,7 +21,7 @@ _BETA_1_BOUNDS = (0.0, 0.99)
 _BETA_2_BOUNDS = (0.9, 0.99999)
 _RISE = 0.3
 _FIRST = 1 / 25
-_LAST = 1 / 25e4  # one cycle: its rising part, and its first and last rate, as in torch's OneCycleLR
+_LAST = 1 / 25e4  # these three: rising part, first and last rate of one cycle, as in torch's OneCycleLR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +29,10 @@ class LearningRate:
     """The learning rate of every step of a trial.
 
     Attributes:
-        scaled: Learning rate at the effective batch, reached when the warm-up ends.
+        scaled: Learning rate at the effective batch, reached at the end of the warm-up.
         ratio: k, the effective batch over the reference batch.
         total_steps: Steps of the schedule; infinite if unknown.
-        own: The task's own schedule, if any: factor of the scaled rate for a step and the total number of steps.
+        own: The task's own schedule, if any: factor of the scaled rate for a step and the total of steps.
     """
 
     base: float
@@ -49,8 +49,8 @@ class LearningRate:
     def at(self, step: float) -> float:
         """Return the learning rate of a step, counted from 0.
 
-        The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2); for k <= 1 there is
-        none. After it, "cosine" falls to 0 at `total_steps`; "step" drops at intervals counted from step 0. One cycle
+        The warm-up is linear from the base to the scaled rate (Goyal et al. 2017, section 2.2), without effect for
+        k <= 1. Then "cosine" falls to 0 at `total_steps`; "step" drops at intervals counted from step 0. One cycle
         (Smith and Topin 2018, arXiv 1708.07120) rises as a cosine from a 25th of the scaled rate, for 30 % of all steps
         or for a longer warm-up, and falls to nearly 0.
         """
@@ -64,7 +64,7 @@ class LearningRate:
         if self.schedule == "constant":
             return self.scaled
         if self.schedule == "step":
-            # The small addend absorbs rounding, such as 2.9999999, which would delay a drop by a step.
+            # The small addend prevents that rounding, such as 2.9999999, delays a drop by a step.
             return float(self.scaled * self.decay_factor ** math.floor(step / self.decay_steps + 1e-9))
         done = (step - self.warmup_steps) / max(1.0, self.total_steps - self.warmup_steps)
         return 0.5 * self.scaled * (1.0 + math.cos(math.pi * min(1.0, done)))
@@ -80,10 +80,7 @@ class LearningRate:
 def planned_learning_rate(
     settings: Settings, layout: EpochLayout | None, own: Callable[[float, float], float] | None = None
 ) -> LearningRate:
-    """Return the learning rate of every step of a trial; `own` is the task's own schedule, if it has one.
-
-    `layout` is None if the number of steps is unknown.
-    """
+    """Return a trial's learning rate; `own` is the task's schedule. `layout` is None if the steps are unknown."""
     problem = stream_problem(asdict(settings), has_own_schedule=own is not None) if layout is None else None
     if problem is not None:
         raise TaskError(problem)
@@ -114,14 +111,14 @@ def _between(start: float, end: float, done: float) -> float:
 
 
 def resolve_rule(lr_scaling: str, optimizer: str) -> str:
-    """Return the scaling rule: "auto" is linear for SGD and its variants such as SGD_Nesterov, sqrt otherwise."""
+    """Return the scaling rule. "auto" is linear for SGD and variants such as SGD_Nesterov, sqrt otherwise."""
     if lr_scaling != "auto":
         return lr_scaling
     return "linear" if optimizer.lower().startswith("sgd") else "sqrt"
 
 
 def scale(base: float, ratio: float, rule: str) -> float:
-    """Return the learning rate `base`, scaled by a rule to `ratio` times the reference batch."""
+    """Return the learning rate `base`, scaled to `ratio` times the reference batch."""
     return base * {"linear": ratio, "sqrt": math.sqrt(ratio)}.get(rule, 1.0)
 
 
@@ -138,8 +135,8 @@ def scale_moments(betas: tuple[float, float], eps: float, ratio: float) -> tuple
 def scale_weight_decay(decay: float, rate: LearningRate) -> float:
     """Return AdamW's weight decay, scaled to `rate.ratio` = k times the reference batch.
 
-    AdamW averages weights over 1 / (rate x decay) steps, and a pass has k times fewer steps, so rate x decay has to
-    grow with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, and is constant
+    AdamW averages weights over 1 / (rate x decay) steps, and a pass has k times fewer steps, so rate x decay must grow
+    with k (Wang & Aitchison 2024, arXiv 2405.13698): decay grows with sqrt(k) under the sqrt rule, and is constant
     under the linear rule.
     """
     return decay * rate.ratio * rate.base / rate.scaled

@@ -1,7 +1,7 @@
 """Wraps models for data-parallel training: gradient exchange and compression, sharding, compiled code.
 
 fp16 and bf16 compression halve the traffic. PowerSGD (Vogels et al. 2019, arXiv 1905.13727) sends two thin matrices
-instead of a weight matrix's gradient if they are at most half its size, and adds the error to the next step's gradient.
+instead of a matrix's gradient if they are at most half its size, and adds the error to the next step's gradient.
 """
 
 import copy
@@ -39,13 +39,13 @@ from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
 _EXACT_STEPS = 2
-"""Number of first steps in which PowerSGD sends whole gradients, because DDP rebuilds its buckets in the first step."""
+"""First steps in which PowerSGD sends whole gradients, because DDP rebuilds its buckets in the first step."""
 
-_EPSILON = 1e-8  # epsilon of the orthogonalization, so that zero gradients do not become NaN
+_EPSILON = 1e-8  # added in the orthogonalization, so that zero gradients do not become NaN
 
 
 class Compression:
-    """Compression of the gradients that a DDP model exchanges."""
+    """Compression of a DDP model's gradients."""
 
     def __init__(self, network: DistributedDataParallel, compress: str, powersgd_rank: int) -> None:
         self._rank = powersgd_rank
@@ -59,7 +59,7 @@ class Compression:
             network.register_comm_hook(self._state, _powersgd)
 
     def begin_epoch(self) -> None:
-        """Reset PowerSGD, so that no checkpoint has to store each rank's error. Two exact steps follow."""
+        """Reset PowerSGD, so that checkpoints need not store each rank's error. Two exact steps follow."""
         if self._state is not None:
             fresh = self._fresh()
             for name in ("error_dict", "p_memory_dict", "q_memory_dict", "iter", "rng"):
@@ -76,7 +76,7 @@ class Compression:
 
 @wraps(powerSGD_hook)  # DDP reads a hook's annotations, and refuses strings
 def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Run torch's PowerSGD hook, and restore the GPU's random generator, which the hook changes."""
+    """Run torch's PowerSGD hook, and restore the GPU's random generator afterwards."""
     device = bucket.buffer().device
     if device.type != "cuda" or bucket.index() in state.p_memory_dict:
         return powerSGD_hook(state, bucket)
@@ -88,7 +88,7 @@ def _powersgd(state: PowerSGDState, bucket: Any) -> torch.futures.Future[torch.T
 
 
 RECOMPILE_LIMIT = 64
-"""Limit for compiled variants of a piece of code (torch's is 8): a loop over uncompiled blocks needs one per block."""
+"""Limit for compiled variants of a function (torch's is 8): a loop over uncompiled blocks needs one per block."""
 
 _COMPILERS = ("g++", "clang++", "c++")
 
@@ -96,7 +96,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 class Compiled:
     """A function that torch compiles at its first call, and again for inputs of another form.
 
-    Beyond its limit of variants, torch would run uncompiled, which distorts time and cost. So a TaskError is raised.
+    Raises TaskError beyond the limit of variants: torch would run uncompiled, which distorts time and cost.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
@@ -115,8 +115,8 @@ class Compiled:
                 return self._function(*args)
         except self._limit_was_hit as error:
             raise TaskError(
-                f"compile is true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code. Probably "
-                "Python values that change between steps decide what it computes: keep them in tensors "
+                f"compile is true, but the model needs more than {RECOMPILE_LIMIT} variants of compiled code, probably "
+                "because it depends on Python values that change between steps. Keep them in tensors "
                 "(TORCH_LOGS=recompiles names them), or set compile to false"
             ) from error
 
@@ -144,7 +144,7 @@ class NamingDDP(DistributedDataParallel):
     """DistributedDataParallel whose error for unused parameters names the parameters."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Pass a batch through the model. Raises TaskError if parameters had no gradient in the previous step."""
+        """Pass a batch. Raises TaskError if parameters had no gradient in the previous step."""
         try:
             return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -154,12 +154,12 @@ class NamingDDP(DistributedDataParallel):
 
 
 def is_about_unused(error: RuntimeError) -> bool:
-    """Return whether an error is DDP's error about parameters without a gradient."""
+    """Return whether an error is DDP's about parameters without a gradient."""
     return "find_unused_parameters" in str(error)
 
 
 def unused_line(module: nn.Module, said: str) -> str:
-    """Return DDP's error about parameters without a gradient as one line that names the parameters."""
+    """Return DDP's error about parameters without a gradient as a line that names them."""
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     numbers = [int(number) for number in _UNUSED.sub(r"\1", said).split()] if _UNUSED.fullmatch(said) else []
     names = [trained[number] for number in numbers if number < len(trained)]
@@ -180,8 +180,8 @@ class Network:
     For full sharding, the model is first on the CPU or meta device, and `fill` sets modules' values on the CPU.
 
     Attributes:
-        is_sharded: Each rank holds only its part of the weights, so that all ranks must run each pass together.
-        needs_pairs: The model cannot be trained on a batch of one sample, for which BatchNorm1d has no variance.
+        is_sharded: Each rank holds only its part of the weights, so all ranks must run each pass together.
+        needs_pairs: The model cannot train on one sample, for which BatchNorm1d has no variance.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Network:
         self.is_sharded = shards_fully(settings, group)
         if grows(module) and (self.is_sharded or settings.activation_checkpointing):
             option = "shard full" if self.is_sharded else "activation_checkpointing true"
-            raise TaskError(f"{option} needs a model that is trained by gradient steps. Leave it out for this task")
+            raise TaskError(f"{option} needs a model that is trained by gradient steps. Remove the option")
         if settings.activation_checkpointing:
             checkpoint_activations(module, compiled=settings.compile)
         if self.is_sharded:
@@ -217,7 +217,7 @@ class Network:
             self._forward = self._compiled = Compiled(self._forward, group.device)
 
     def __call__(self, inputs: Any) -> Any:
-        """Pass a batch through. TaskError if parameters had no gradient before, or BatchNorm got a single value."""
+        """Pass a batch. TaskError if parameters had no gradient before, or BatchNorm got a single value."""
         try:
             return self._forward(images_channels_last(inputs) if self._turns_images else inputs)
         except RuntimeError as error:
@@ -228,12 +228,12 @@ class Network:
             if _ONE_VALUE not in str(error):
                 raise
             raise TaskError(
-                "a batch leaves BatchNorm one value per channel, which has no variance. Set batch_per_rank to at "
+                "in a batch, BatchNorm got one value per channel, which has no variance. Set batch_per_rank to at "
                 "least 2, or use a model without BatchNorm"
             ) from error
 
     def passing(self, *, exchanges: bool) -> AbstractContextManager[object]:
-        """Return the context of a forward and backward pass, with or without an exchange of gradients."""
+        """Return the context of a forward and backward pass, with or without exchanging gradients."""
         if self._ddp is not None:
             return _AS_IT_IS if exchanges else self._ddp.no_sync()
         if self.is_sharded:
@@ -242,8 +242,8 @@ class Network:
 
     @contextmanager
     def without_statistics(self) -> Iterator[None]:
-        """Exclude an empty batch from BatchNorm's running statistics, and from the statistics that ranks exchange."""
-        training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen others
+        """Exclude an empty batch from BatchNorm's running and exchanged statistics."""
+        training = [norm for norm in self._own_norms if norm.training]  # a task may have frozen some norms
         exchanging = [norm for norm in self._shared_norms if norm.training]
         for norm in training:
             norm.training = False
@@ -259,11 +259,11 @@ class Network:
 
     @property
     def passes_together(self) -> bool:
-        """Return whether all ranks need the same number of passes in a step."""
+        """Return whether all ranks need equally many passes in a step."""
         return self.is_sharded or bool(self._shared_norms)
 
     def begin_epoch(self, seed: int) -> None:
-        """Reset the last epoch's state, and pass `seed` to modules that have a method `set_epoch_seed`."""
+        """Reset PowerSGD, and pass `seed` to modules with a method `set_epoch_seed`."""
         for part in self._module.modules():
             if hasattr(part, "set_epoch_seed"):
                 cast("Any", part).set_epoch_seed(seed)
@@ -271,12 +271,12 @@ class Network:
             self._compression.begin_epoch()
 
     def end_evaluation(self) -> None:
-        """Reshard after evaluation: FSDP keeps the root module's weights gathered, expecting a backward pass."""
+        """Reshard after evaluation: FSDP keeps the root module's weights gathered for a backward pass."""
         if self.is_sharded:
             cast("Any", self._module).reshard()
 
     def close(self) -> None:
-        """Delete compiled code and reset the memory allocator, because both belong to the whole process."""
+        """Delete compiled code and reset the memory allocator, which belong to the whole process."""
         if self.is_sharded:
             return_freed_tensors(at_once=False)
         if self._compiled is not None:
@@ -288,7 +288,7 @@ class Network:
 
 
 def shards_fully(settings: Settings, group: Group) -> bool:
-    """Return whether ranks will divide the weights among them."""
+    """Return whether ranks divide the weights."""
     return group.world_size > 1 and settings.shard == "full"
 
 
@@ -299,15 +299,15 @@ def keeping_modes(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for part, is_training in modes:  # parents first, since `train` sets their children too
+        for part, is_training in modes:  # parents first, because `train` sets their children, too
             if part.training != is_training:
                 part.train(is_training)
 
 
 def _joined_without_samples(norm: nn.SyncBatchNorm, inputs: Tensor) -> Tensor:
-    """Normalise by running statistics, and take part in the other ranks' exchanges without contributing samples."""
-    # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the
-    # inputs' format, others in at least single precision: NCCL would wait for the missing bytes forever.
+    """Normalise by running statistics, and join the other ranks' exchanges without samples."""
+    # Many models refuse an empty batch, so this batch has a sample. torch exchanges empty statistics in the inputs'
+    # format, but others in at least single precision: without the conversion, NCCL would wait for bytes forever.
     nobody = inputs[:0].to(torch.promote_types(inputs.dtype, torch.float32))
     nothing = type(norm).forward(norm, nobody).sum()  # 0, whose gradient is exchanged
     if norm.running_mean is None or norm.running_var is None:
@@ -330,14 +330,14 @@ def _distributed(module: nn.Module, settings: Settings, group: Group) -> Distrib
 
 def _bucket_mb(module: nn.Module, settings: Settings) -> float | None:
     """Return the size of a gradient bucket in megabytes; None means torch's default."""
-    # PowerSGD sends twice for each bucket, and gloo matches messages by order alone, which differs between ranks.
+    # PowerSGD sends twice per bucket, and gloo matches messages only by order, which may differ: one bucket for all.
     if settings.compress == "powersgd" and dist.get_backend() == "gloo":
         return 1.0 + sum(one.numel() * one.element_size() for one in module.parameters()) / 2**20
     return None if isinstance(settings.bucket_mb, str) else settings.bucket_mb
 
 
 SECONDS = 5.0
-"""CPU seconds after which counting begins no further example. Counting parameters, which needs no data, gets half."""
+"""CPU seconds after which counting begins no further example; half of them for counting parameters."""
 _SAMPLES = 2
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
@@ -350,11 +350,11 @@ def count(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.process_time,
 ) -> list[dict[str, Any]]:
-    """Count parameters and operations of each example, until `seconds` of CPU time, checked before each, are used.
+    """Count parameters and operations of each example, until `seconds` of CPU time are used.
 
-    Examples that cannot be built are left out. A row has `params`, `model_parameters`, `flops_per_sample` of a forward
-    pass (a multiplication and an addition count as two) and `samples_per_epoch`; the last two may be None. `training`
-    is the spec's section.
+    Skips examples that cannot be built. A row has `params`, `model_parameters`, `flops_per_sample` of a forward pass (a
+    multiplication and an addition count as two) and `samples_per_epoch`; the last two may be None. `training` is the
+    spec's section.
     """
     start = clock()
     rows, models = list[dict[str, Any]](), list[nn.Module]()
@@ -383,7 +383,7 @@ def _built(task: Task, params: Params) -> nn.Module | None:
             reseed(derive("weights", 0))
             with device:
                 model = model_of(copy.copy(task), params)
-            sum(parameter.numel() for parameter in model.parameters())  # parameters may have no shape yet
+            sum(parameter.numel() for parameter in model.parameters())  # raises for lazy parameters without a shape
             return model.to(_META)
         except Exception:  # noqa: BLE001, S112 - the user's code may raise anything; a trial reports it
             continue
@@ -403,7 +403,7 @@ def _counted_work(task: Task, model: nn.Module, params: Params, training: Mappin
     except Exception:  # noqa: BLE001 - as above, or the forward pass depends on values
         return _work(None, None)
     flops = counter.get_total_flops() // len(some)
-    return _work(flops, samples) if flops else _work(None, None)  # 0 for trees, which only compare
+    return _work(flops, samples) if flops else _work(None, None)  # trees only compare, and count 0
 
 
 def _samples_per_epoch(task: Task, params: Params, training: Mapping[str, Any]) -> int | None:

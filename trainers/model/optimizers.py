@@ -1,8 +1,8 @@
-"""Builds optimizers by name, with learning rates of parameter groups as multiples of the scheduled rate.
+"""Builds optimizers. Learning rates of parameter groups are constant multiples of the scheduled rate.
 
 A task may have `optimizer(model, learning_rate, params)`, called with the scaled rate; `schedule(step, steps, params)`,
-a factor of that rate; and, for the trainer's optimizers, `rate_factors(model, params)`, a factor by parameter name.
-Before each step, the trainer sets the rate of each parameter group; a group's ratio to the scheduled rate is constant.
+a factor of the scaled rate; and, for the trainer's optimizers, `rate_factors(model, params)`, factors by parameter
+name. Before each step, the trainer sets the rate of each parameter group.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from trainers.protocol import Params, TaskError
 from trainers.ranks.process_group import Group
 from trainers.trial_settings import Settings
 
-RATE_FACTOR = "rate_factor"  # key of a group's learning rate as a multiple of the scheduled one
+RATE_FACTOR = "rate_factor"  # key of a group's learning rate as a multiple of the scheduled rate
 
 
 def has_optimizer(task: Task) -> bool:
@@ -28,7 +28,7 @@ def has_optimizer(task: Task) -> bool:
 
 
 def _is_ours(method: object, *, arguments: int = 3) -> bool:
-    """Return whether the trainer can call a task's method; a task may use the method's name for something else."""
+    """Return whether the trainer can call a task's method, whose name the task may use for something else."""
     if not callable(method):
         return False
     try:
@@ -41,7 +41,7 @@ def _is_ours(method: object, *, arguments: int = 3) -> bool:
 def own_optimizer(
     task: Task, module: nn.Module, learning_rate: float, params: Params, settings: Settings
 ) -> optim.Optimizer:
-    """Return the optimizer that a task builds; raises TaskError if it builds something else."""
+    """Return the task's optimizer. Raises TaskError if the task returns something else."""
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
         raise TaskError(
@@ -57,9 +57,9 @@ def own_optimizer(
 
 
 def scheduled_rate(groups: Iterable[Mapping[str, Any]]) -> float:
-    """Return the scheduled learning rate of the last step, from any group that is not frozen; 0 if all are frozen."""
+    """Return the scheduled learning rate of the last step, from a group that is not frozen; 0 if all are frozen."""
     for group in groups:
-        if factor := group.get(RATE_FACTOR, 1.0):  # 0: the task has frozen the group
+        if factor := group.get(RATE_FACTOR, 1.0):  # 0 means that the task has frozen the group
             return float(group["lr"] / factor)
     return 0.0
 
@@ -82,7 +82,7 @@ def rate_factors(task: Task, module: nn.Module, params: Params) -> dict[nn.Param
 
 
 def own_schedule(task: Task, params: Params) -> Callable[[float, float], float] | None:
-    """Return the task's schedule, a factor of the learning rate by step and planned steps; None if it has none."""
+    """Return the task's schedule, a factor of the learning rate by step and planned steps, or None."""
     schedule: Any = getattr(task, "schedule", None)
     if not _is_ours(schedule):
         return None
@@ -113,7 +113,7 @@ def build_optimizer(
 ) -> Optimizer:
     """Return the optimizer at its first learning rate, without frozen parameters. `shard` divides its state.
 
-    `factors` are multiples of the learning rate, default 1; None puts all parameters in one group.
+    `factors` are multiples of the learning rate, default 1. None makes one group of all parameters.
     """
     groups = _groups([parameter for parameter in parameters if parameter.requires_grad], factors)
     if group.world_size == 1 or settings.shard == "none":
@@ -125,7 +125,6 @@ def build_optimizer(
 
 
 def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float] | None) -> list[dict[str, Any]]:
-    """Return parameter groups, largest factor first; without factors, one group."""
     if factors is None:
         return [{"params": trainable}]
     by_factor: dict[float, list[nn.Parameter]] = {}
@@ -137,7 +136,7 @@ def _groups(trainable: list[nn.Parameter], factors: Mapping[nn.Parameter, float]
 def _plain(
     groups: list[dict[str, Any]], settings: Settings, rate: LearningRate, *, can_fuse: bool = True
 ) -> optim.Optimizer:
-    """Return one of torch's optimizers, fused if possible: fused kernels are also fastest for small models."""
+    """Return torch's optimizer, fused if possible: fused kernels are fastest even for small models."""
     build = OPTIMIZERS.get(settings.optimizer)
     if build is None:
         raise TaskError(f"optimizer: found {settings.optimizer!r}, allowed: {', '.join(OPTIMIZERS)}")
@@ -173,4 +172,4 @@ OPTIMIZERS: Mapping[str, Callable[[list[dict[str, Any]], Settings, LearningRate,
     "adam": _adam,
     "adamw": _adamw,
 }
-"""Functions that build an optimizer, by the value of the option `optimizer`."""
+"""Builders by the value of the option `optimizer`."""

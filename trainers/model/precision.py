@@ -1,6 +1,6 @@
 """Number formats of forward and backward passes. Weights, optimizer and, by default, evaluations use fp32.
 
-TF32, cuDNN's choice of algorithms and channels-last make GPUs faster. They are settings of the whole process, which
+TF32, cuDNN's benchmarks and channels-last make GPUs faster. They are settings of the whole process, which
 `trainers.ranks.process_state` resets before the next trial.
 """
 
@@ -22,7 +22,7 @@ _ROUNDED = frozenset({_TF32, "bf16"})
 
 
 def set_fast_math(settings: Settings, device: torch.device) -> None:
-    """Switch TF32 and cuDNN's benchmarks on or off for a trial on a GPU."""
+    """Switch TF32 and cuDNN's benchmarks on or off on a GPU."""
     if device.type != "cuda":
         return
     for switch in _switches():
@@ -32,7 +32,7 @@ def set_fast_math(settings: Settings, device: torch.device) -> None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute fp32 products in full fp32, for evaluations that an exported model has to reproduce."""
+    """Compute fp32 products in full fp32, for evaluations that an exported model must reproduce."""
     on = [switch for switch in _switches() if any(_are_rounded(switch))]
     parts = [part for switch in on for part in (*_parts(switch), *_cpu_parts(switch))]
     before, precision = [part.fp32_precision for part in parts], _matmul_precision()
@@ -43,7 +43,7 @@ def exact_products() -> Iterator[None]:
     finally:
         for switch in on:
             _turn(switch, on=True)
-        if precision is not None and _matmul_precision() != precision:  # "medium", which a task has set
+        if precision is not None and _matmul_precision() != precision:  # a task has set "medium"
             torch.set_float32_matmul_precision(precision)
         for part, value in zip(parts, before, strict=True):
             if part.fp32_precision != value:
@@ -51,7 +51,8 @@ def exact_products() -> Iterator[None]:
 
 
 def _switches() -> tuple[Any, Any]:
-    # With the newer names (torch 2.9) set, torch refuses to read `allow_tf32`, which its compiler and Lightning need.
+    # Not the newer names (torch 2.9): once they are set, torch refuses to read `allow_tf32`, which its compiler and
+    # Lightning need.
     return torch.backends.cuda.matmul, torch.backends.cudnn
 
 
@@ -61,7 +62,7 @@ def _parts(switch: Any) -> list[Any]:
 
 
 def _cpu_parts(switch: Any) -> list[Any]:
-    # `torch.set_float32_matmul_precision` sets it as well, and torch refuses to read it where the two differ.
+    # `torch.set_float32_matmul_precision` sets this, too, and torch refuses to read it if the two differ.
     return [cast("Any", torch.backends).mkldnn.matmul] if _parts(switch) == [switch] else []
 
 
@@ -72,7 +73,7 @@ def _are_rounded(switch: Any) -> list[bool]:
 def _turn(switch: Any, *, on: bool) -> None:
     if any(is_rounded != on for is_rounded in _are_rounded(switch)):
         switch.allow_tf32 = on
-    if not on:  # a task may have set it for all of torch, by the newer name, or for CPUs
+    if not on:  # a task may have set TF32 for all of torch, by the newer name, or for CPUs
         for part in (*_parts(switch), *_cpu_parts(switch)):
             if part.fp32_precision in _ROUNDED:
                 part.fp32_precision = _EXACT
@@ -86,12 +87,12 @@ def _matmul_precision() -> str | None:
 
 
 def has_channels_last(settings: Settings, device: torch.device) -> bool:
-    """Return whether images are stored with channels last, which is faster on a GPU's tensor cores."""
+    """Return whether images are stored with channels last, which is faster on tensor cores."""
     return device.type == "cuda" if settings.channels_last == "auto" else bool(settings.channels_last)
 
 
 def with_channels_last(module: nn.Module) -> nn.Module:
-    """Return a model with convolutions stored channels last, except single-channel ones, which DDP would copy."""
+    """Return a model with convolutions stored channels last, except of one channel, which DDP would copy."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == _IMAGE_DIMENSIONS and tensor.shape[1] > 1:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)  # `contiguous` skips 1 x 1 kernels
@@ -114,7 +115,7 @@ _AS_IT_IS = nullcontext()
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Return fp32, bf16 or fp16. `auto` means bf16 on a GPU of compute capability 8.0 or higher, else fp32."""
+    """Return fp32, bf16 or fp16. `auto` means bf16 on GPUs of compute capability 8.0 or higher, else fp32."""
     if precision != "auto":
         return precision
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _NATIVE_BF16
@@ -127,7 +128,7 @@ def format_of(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 class Precision:
-    """Runs forward passes in the format `name` (fp32, bf16, fp16), and scales fp16 gradients against underflow."""
+    """Runs forward passes in the format `name` (fp32, bf16 or fp16). Scales fp16 gradients against underflow."""
 
     def __init__(self, settings: Settings, device: torch.device, *, is_sharded: bool = False) -> None:
         self.name = resolve_precision(settings.precision, device)
@@ -140,13 +141,13 @@ class Precision:
             )
 
     def forward(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass and its loss. Models in double precision are not converted."""
+        """Return the context of a forward pass and its loss. Double precision is kept."""
         if self.name == "fp32":
             return _AS_IT_IS
         return torch.autocast(self._device.type, _FORMATS[self.name])
 
     def evaluated(self, model: nn.Module, inputs: Any) -> Any:
-        """Return a model's outputs in an evaluation, in fp32, computed exactly or in the training format."""
+        """Return a model's outputs in fp32, computed exactly or in the training format."""
         if self._evaluates_as_it_trains:
             with self.forward():
                 return self.restored(model(inputs))
@@ -154,20 +155,20 @@ class Precision:
             return model(inputs)
 
     def restored(self, outputs: Any) -> Any:
-        """Return outputs converted to fp32, so that losses and their sums are exact."""
+        """Return outputs in fp32, for exact losses and sums."""
         return outputs if self.name == "fp32" else in_single_precision(outputs)
 
     def backward(self, loss: Tensor, factor: float = 1.0) -> None:
-        """Add `factor` times the gradient of a loss. With fp16, gradients are scaled until `step`."""
+        """Add `factor` times a loss's gradient. With fp16, gradients are scaled until `step`."""
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * factor))
-        elif factor == 1.0:  # checks that the loss is a scalar
+        elif factor == 1.0:  # this form checks that the loss is a scalar
             torch.autograd.backward(loss)
         else:  # multiplying the loss would cost two more kernels, forward and backward
             torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def step(self, optimizer: Optimizer, module: nn.Module, clip_norm: float | None) -> Tensor | None:
-        """Clip the averaged gradient, and update; fp16 skips overflows. Returns the norm before clipping, or None."""
+        """Clip the gradient, and update; fp16 skips overflows. Returns the norm before clipping, or None."""
         norm: Tensor | None = None
         if self._scaler is not None:
             self._scaler.unscale_(cast("optim.Optimizer", optimizer))
@@ -194,7 +195,7 @@ class Precision:
 
 
 def _begin_momentum(optimizer: Optimizer) -> None:
-    """Start momentum at zero: a fused optimizer's first step would leave it uninitialised after an overflow."""
+    """Start momentum at zero: after an overflow, a fused optimizer's first step would leave it uninitialised."""
     if not isinstance(optimizer, optim.SGD):
         return
     for group in optimizer.param_groups:

@@ -1,6 +1,6 @@
 """Divides the optimizer's state (ZeRO stage 1), or weights, gradients and state (FSDP2), among ranks.
 
-Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. Checkpoints hold the same whole tensors
+Rajbhandari et al. 2020, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. Checkpoints have the same whole tensors
 as without sharding (`trainers.checkpoints.shared_checkpoint`), so `shard` and world size may change on resuming.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,24 +25,24 @@ _FEWEST_REPEATED = 2
 
 
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
-    """Return the repeated blocks of a model, such as its transformer layers, in order; none lies within another.
+    """Return a model's repeated blocks, such as transformer layers, in order, without blocks inside of blocks.
 
-    Blocks are elements of a ModuleList or Sequential, at least two of the same class, with parameters of their own.
+    Blocks are elements of a ModuleList or Sequential, at least two of the same class, with their own parameters.
     """
     return [block for block in _repeated(module) if _owns_parameters(block, module)]
 
 
 def units_of(module: nn.Module) -> list[list[nn.Module]]:
-    """Return groups of modules whose weights full sharding gathers together: each repeated block, then the rest."""
+    """Return groups of modules that full sharding gathers together: each repeated block, then the rest."""
     blocks = [list(block.modules()) for block in repeated_blocks(module)]
     inside = {id(part) for block in blocks for part in block}
     return [*blocks, [part for part in module.modules() if id(part) not in inside]]
 
 
 def checkpoint_activations(module: nn.Module, *, compiled: bool = False) -> None:
-    """Let each repeated block, or else each child, keep only its input and recompute the rest in the backward pass.
+    """Let each repeated block, or else each child, keep only its input, and recompute the rest in the backward pass.
 
-    Names in the state dict stay, dropout repeats its mask, and BatchNorm counts a batch once, except in compiled code.
+    State dict names stay, dropout repeats its mask, and BatchNorm counts a batch once, except in compiled code.
     """
     for block in repeated_blocks(module) or [child for child in module.children() if any(child.children())]:
         block.forward = _checkpointed(block, block.forward, compiled=compiled)
@@ -53,22 +52,20 @@ def _checkpointed(block: nn.Module, forward: Callable[..., Any], *, compiled: bo
     norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
     if not norms:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    contexts = partial(_contexts, norms)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(norms)
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    # The context cannot be compiled. Without it a batch would count twice wherever the compiler gives up.
+    # The context cannot be compiled. Without it, a batch would count twice where the compiler gives up.
     return cast("Any", torch.compiler).disable(checkpointed) if compiled else checkpointed
-
-
-def _contexts(norms: list[_BatchNorm]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _statistics_kept(norms)
 
 
 @contextmanager
 def _statistics_kept(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Let BatchNorm normalise as in the first forward pass, without a second update of its running statistics."""
+    """Let BatchNorm normalise as in the first forward pass, without updating its running statistics again."""
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     counts = [None if count is None else count.clone() for _, count in before]
     for norm in norms:
@@ -109,7 +106,7 @@ _CLIP_EPS = 1e-6  # epsilon that `torch.nn.utils.clip_grad_norm_` adds to the no
 
 
 class ShardedOptimizer:
-    """Optimizer that updates each parameter on the rank that holds its state. `own` are this rank's parameters."""
+    """Optimizer that updates each parameter on the rank with its state. `own` are numbers of this rank's parameters."""
 
     def __init__(
         self, groups: Iterable[Mapping[str, Any]], build: Callable[[list[dict[str, Any]]], optim.Optimizer], rank: int
@@ -128,7 +125,7 @@ class ShardedOptimizer:
         ]
 
     def step(self) -> None:
-        """Update this rank's parameters, and exchange the parameters of all ranks."""
+        """Update this rank's parameters, and exchange all ranks' parameters."""
         for own, whole in zip(self._optimizer.param_groups, self.param_groups, strict=True):
             own["lr"] = whole["lr"]
         self._optimizer.step()
@@ -147,7 +144,7 @@ class ShardedOptimizer:
                 parameter.grad.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters, by their numbers in the whole model, and all parameter groups."""
+        """Return the state of this rank's parameters by their numbers in the model, and all parameter groups."""
         state = self._optimizer.state_dict()
         return {
             "state": {self.own[number]: values for number, values in state["state"].items() if self.own},
@@ -160,7 +157,7 @@ class ShardedOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of this rank's parameters from `state`, which has the form of `state_dict`."""
+        """Restore the state of this rank's parameters, in the form of `state_dict`."""
         own = {number: state["state"][index] for number, index in enumerate(self.own) if index in state["state"]}
         groups = [
             {**group, "params": numbers}
@@ -177,7 +174,7 @@ def _numbers(groups: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def owners(sizes: list[int], world_size: int) -> list[int]:
-    """Return the rank of each parameter. From the largest on, each goes to the rank with the fewest elements."""
+    """Return each parameter's rank: from the largest on, the rank with the fewest elements."""
     held, owner = [0] * world_size, [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         owner[index] = held.index(min(held))
@@ -186,7 +183,7 @@ def owners(sizes: list[int], world_size: int) -> list[int]:
 
 
 def has_values(_: list[nn.Module]) -> None:
-    """Do nothing. Used as `fill` for modules that already have values."""
+    """Do nothing: a `fill` for modules that already have values."""
 
 
 def shard_fully(
@@ -197,9 +194,9 @@ def shard_fully(
     gathered: torch.dtype | None = None,
     offloads: bool = False,
 ) -> None:
-    """Shard parameters over all ranks, in place. Each repeated block's weights are gathered when the block is used.
+    """Shard parameters over all ranks, in place. Each repeated block is gathered when used.
 
-    Blocks are filled, moved to the device and cut into rows one after the other, so that only one is whole at a time.
+    Blocks are filled, moved to the device and cut into rows one after the other, so only one is whole at a time.
     `gathered` is the number format of gathered parameters and computation (None: their own); `offloads` keeps rows and
     state in host memory.
     """
@@ -227,7 +224,7 @@ def shard_fully(
 
 
 def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: torch.device) -> Tensor:
-    """Clip sharded gradients so that their norm over all ranks is at most `largest`. Sums on `device`, for NCCL."""
+    """Clip sharded gradients to a norm over all ranks of at most `largest`. Sums on `device`, for NCCL."""
     gradients = [cast("DTensor", parameter.grad).to_local() for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), device=device)
     if gradients:
@@ -241,7 +238,7 @@ def clip_sharded(parameters: Iterable[nn.Parameter], largest: float, device: tor
 
 
 def _move(modules: list[nn.Module], device: torch.device) -> None:
-    """Move modules' own parameters and buffers to a device. Shared parameters remain the same objects."""
+    """Move modules' own parameters and buffers to a device. Shared parameters stay shared."""
     for module in modules:
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.to(device)

@@ -1,4 +1,4 @@
-"""Exports a model as a program of `torch.export`, which computes the same without the model's Python code.
+"""Exports a model as a program of `torch.export`, which needs no Python code of the model.
 
 A training function runs again with the checkpoint's state up to the first call of its model, to capture the arguments.
 """
@@ -34,7 +34,7 @@ _INSTEAD = "Use --out FILE.pt, which writes its saved state and code that extrac
 
 
 class _Called(BaseException):
-    """Stops the training function when it calls the model. `except Exception` does not catch a BaseException."""
+    """Stops the training function when it calls the model. A BaseException escapes `except Exception`."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Called(BaseException):
 def model_of_function(
     function: TrainingFunction, spec: TrialSpec, content: Mapping[str, Any], path: str, name: str | None = None
 ) -> "Call":
-    """Return a training function's saved model, with a checkpoint's weights, and the arguments of a call of the model.
+    """Return a training function's model, with a checkpoint's weights and the arguments of a call.
 
     `name` is the model's name in `trial.epochs`; None selects `model`, or the only model.
 
@@ -100,12 +100,12 @@ def _chosen(models: Mapping[str, nn.Module], name: str | None) -> str:
     raise TaskError(f"--model: {given}, allowed: a model that the function gave to trial.epochs: {listed(models)}")
 
 
-_ROWS = 2  # number of rows of the example: torch treats a length of 1 as constant
+_ROWS = 2  # rows of the example, because torch treats a length of 1 as constant
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A model and arguments for it. `are_rows` marks the leaves of (args, kwargs) that are tensors with rows."""
+    """A model with arguments. `are_rows` marks the leaves of (args, kwargs) that are tensors with rows."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -113,7 +113,7 @@ class Call:
     are_rows: tuple[bool, ...]
 
     def outputs(self) -> Any:
-        """Return the model's outputs for this call, in evaluation mode and without gradients."""
+        """Return the model's outputs in evaluation mode, without gradients."""
         self.model.eval()
         with torch.no_grad():
             return self.model(*self.args, **self.kwargs)
@@ -139,7 +139,7 @@ def _few(tensor: Tensor) -> Tensor:
 def traced(call: Call, *, longest: int | None = None) -> ExportedProgram:
     """Return a model's program for any number of rows. TaskError if torch cannot export it, or its outputs differ.
 
-    `longest` is the greatest length of the inputs' second dimension; None if it is constant.
+    `longest` is the greatest length of the inputs' second dimension; None if the length is constant.
     """
     expected = call.outputs()
     dims: dict[int, Any] = {0: Dim("rows")}
@@ -170,13 +170,14 @@ def _check_same(program: ExportedProgram, call: Call, expected: Any) -> None:
         if isinstance(mine, Tensor) and not torch.allclose(mine, its, rtol=1e-4, atol=1e-5, equal_nan=True):
             far = float((mine - its).abs().max())
             raise TaskError(
-                f"the exported program's outputs differ from the model's by up to {far:g}; is its forward random?"
+                f"the exported program's outputs differ from the model's by up to {far:g}. Its forward may draw random "
+                "numbers. Remove them, or use --format weights"
             )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's messages about a failed export off the terminal, because the raised error contains them."""
+    """Hide torch's messages about a failed export, which the raised error contains."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.onnx", "torch.fx")]
     levels = [one.level for one in loggers]
     try:

@@ -1,6 +1,6 @@
-"""Exchanges values between ranks over a store, outside of the training thread or before the process group forms.
+"""Exchanges values between ranks over a store, outside of the training thread or before a process group exists.
 
-Only the training thread may use a process group. Requests to the group's store are short: waiting blocks other threads.
+Only the training thread may use a process group. Requests to the store are short, because waiting blocks other threads.
 """
 
 import pickle
@@ -15,7 +15,7 @@ from trainers.protocol import LostError
 from trainers.ranks.process_group import Group
 
 GATHER_SECONDS = 1800.0
-"""Deadline of a gather in seconds. It suits a slow object store; hanging ranks are noticed earlier in other ways."""
+"""Deadline of a gather in seconds, for slow object stores. Hanging ranks are detected earlier in other ways."""
 LONGEST_PAUSE_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.005
 
@@ -29,7 +29,7 @@ def wait_for(
     is_over: Callable[[], bool] = lambda: False,
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
 ) -> bool:
-    """Wait until all keys, one for each rank, exist; False if `is_over` ended the wait, LostError at the deadline."""
+    """Wait until all keys, one per rank, exist; False if `is_over` ended the wait. LostError at the deadline."""
     give_up_at, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
     while not store.check(list(keys)):
         if is_over():
@@ -43,7 +43,7 @@ def wait_for(
 
 
 def delete_once_read(store: Store, keys: Sequence[str], count: str, readers: int) -> None:
-    """Delete keys, and the key `count` that counts their readers, once `readers` ranks have read them."""
+    """Delete keys, and the key `count` of their number of readers, once `readers` ranks have read them."""
     if store.add(count, 1) == readers:
         for key in (*keys, count):
             store.delete_key(key)
@@ -54,7 +54,7 @@ class StoreGather:
 
     Args:
         name: Name of the value, the same on all ranks, and new to this group.
-        store: Store that all ranks use; None means the process group's store.
+        store: Store of all ranks; None means the process group's.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class StoreGather:
         self._gather_seconds, self._round = gather_seconds, 0
 
     def __call__(self, own: Any) -> list[Any]:
-        """Return all ranks' values, in rank order; empty if `is_over` ended the wait. LostError if a rank is late."""
+        """Return all ranks' values in rank order, or [] if `is_over` ended the wait. LostError if a rank is late."""
         self._round += 1
         name, store = f"{self._name}/{self._round}", self._store
         keys = [f"{name}/{rank}" for rank in range(self._group.world_size)]

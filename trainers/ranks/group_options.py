@@ -6,7 +6,7 @@ from typing import Literal
 from trainers.protocol import BACKENDS, Backend
 
 BackendChoice = Literal["auto", "nccl", "gloo"]
-GROUP_SECONDS = 600.0  # default deadline of a process group in seconds, also of `faults.group_seconds`
+GROUP_SECONDS = 600.0  # default deadline of a process group, and default of `faults.group_seconds`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,20 +15,20 @@ class GroupOptions:
 
     Attributes:
         backend: "auto" means NCCL if each rank has its own GPU, else gloo.
-        seconds: Longest silence of a rank that loads, and deadline of forming the group and of every collective.
+        seconds: Longest silence of a loading rank, and deadline of forming the group and of every collective.
     """
 
     backend: BackendChoice = "auto"
     seconds: float = GROUP_SECONDS
 
     def backend_of(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> Backend:
-        """Return the backend: for "auto", NCCL if there is a GPU for each rank, else gloo."""
+        """Return the backend. "auto" is NCCL if there is a GPU for each rank, else gloo."""
         if self.backend != "auto":
             return self.backend
         return BACKENDS[device] if ranks <= devices else "gloo"
 
     def problem(self, device: Literal["cpu", "cuda"], *, ranks: int, devices: int) -> str | None:
-        """Return one line that says why the backend is unavailable, and what to do; None if it is available."""
+        """Return the reason why the backend is unavailable, with a cure, or None."""
         if self.backend != "nccl":
             return None
         if device == "cpu":

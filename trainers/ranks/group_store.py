@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 30.0  # seconds for an answer, besides the request's own wait
 
 
 class StoreClient(Store):
-    """Torch store whose values another process holds. Keep one store for all process groups of a study."""
+    """Torch store in another process. Keep one client for all process groups of a study."""
 
     def __init__(self, address: StoreAddress, timeout_seconds: float = STORE_TIMEOUT_SECONDS) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class StoreClient(Store):
         return self._ask_and_wait(b"get", [key], None)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number stored under a key, 0 at first, and return the sum."""
+        """Add to a key's number, 0 at first, and return the sum."""
         return int(self._ask(b"add", key.encode(), str(amount).encode()))
 
     def append(self, key: str, value: str | bytes) -> None:
@@ -89,11 +89,11 @@ class StoreClient(Store):
         self._ask(b"append", key.encode(), _as_bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Replace a key's value if it equals `expected`. Returns the value that the key then has."""
+        """Replace a key's value if it equals `expected`. Returns the key's new value."""
         return self._ask(b"compare_set", key.encode(), _as_bytes(expected), _as_bytes(desired))
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key; returns whether it existed."""
+        """Delete a key, and return whether it existed."""
         return self._ask(b"delete", key.encode()) == b"1"
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -111,13 +111,13 @@ class StoreClient(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of each request."""
         self._timeout_seconds = timeout.total_seconds()
-        super().set_timeout(timeout)  # torch's C++ parts ask for it
+        super().set_timeout(timeout)  # for torch's C++ parts
 
     deleteKey = delete_key  # noqa: N815 - torch's C++ code calls it by this name
     getNumKeys = num_keys  # noqa: N815 - as above
 
     def clone(self) -> Any:
-        """Return a store with its own connection to the same server. The copy lives as long as this store."""
+        """Return a store with its own connection to the same server, which this store keeps open."""
         self._copies.append(StoreClient(self._address, self._timeout_seconds))
         return self._copies[-1]
 

@@ -1,8 +1,8 @@
-"""Server of the store with which process groups form. It does not import torch, so that its process starts at once.
+"""Server of the store with which process groups form. Does not import torch, so that its process starts at once.
 
-torch's own TCPStore answers any client. Here, client and server first prove to each other that they know a secret: each
-sends 16 random bytes, s and c, and receives HMAC-SHA256(secret, side s c), the client's proof first. Then each request,
-an operation with its fields, is answered. Nothing is pickled, and nothing is encrypted.
+torch's own TCPStore answers any client. Here, client and server first prove that they know a secret: each sends 16
+random bytes, s and c, and receives HMAC-SHA256(secret, side s c), the client's proof first. Then the server answers
+requests, each an operation with fields. Nothing is pickled or encrypted.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class StoreAddress:
 
 
 class StoreServer:
-    """Serves one store to processes that know its secret, while this object exists. Keep it for all process groups."""
+    """Serves one store to processes that know its secret. Keep it for all process groups."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._listener = socket.create_server(
@@ -49,7 +49,7 @@ class StoreServer:
         return self.address.host, self.address.port, self.address.secret
 
     def close(self) -> None:
-        """Stop listening. Clients that are connected stay connected."""
+        """Stop listening. Connected clients stay connected."""
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -131,12 +131,12 @@ class StoreServer:
 
 
 def proof_of(secret: str, side: bytes, nonces: bytes) -> bytes:
-    """Return the HMAC that proves that a side, b"client" or b"server", knows the secret."""
+    """Return the HMAC with which a side, b"client" or b"server", proves that it knows the secret."""
     return hmac.digest(secret.encode(), side + nonces, "sha256")
 
 
 def packed(fields: Sequence[bytes]) -> bytes:
-    """Return fields joined into one payload, each after its length in four bytes."""
+    """Join fields into one payload, each after its length in four bytes."""
     return b"".join(struct.pack(">I", len(one)) + one for one in fields)
 
 
@@ -150,12 +150,12 @@ def _unpacked(payload: bytes) -> list[bytes]:
 
 
 def send_frame(connection: socket.socket, payload: bytes) -> None:
-    """Send a payload, preceded by its length."""
+    """Send a payload after its length."""
     connection.sendall(struct.pack(">I", len(payload)) + payload)
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Receive a payload from `send_frame`. ConnectionError if the connection is closed or the payload is too long."""
+    """Receive a payload of `send_frame`. ConnectionError if the connection is closed or the payload too long."""
     (size,) = struct.unpack(">I", receive(connection, 4))
     if size > _LONGEST_FRAME:
         raise ConnectionError(f"a message of {size} bytes is too long")
@@ -163,7 +163,7 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Receive exactly `size` bytes. Raises ConnectionError if the connection is closed before."""
+    """Receive exactly `size` bytes. Raises ConnectionError if the connection is closed."""
     parts = bytearray()
     while len(parts) < size:
         part = connection.recv(min(size - len(parts), 2**20))

@@ -1,8 +1,8 @@
 """Detects ranks of a training function that are in different places when an epoch ends.
 
-At the end of an epoch, all ranks exchange their places in two collectives. A rank that waits there regularly checks
-whether a rank within the epoch has begun more collectives than itself, because both would then wait forever. If the
-training thread makes no progress, another thread writes its number of begun collectives to the group's store.
+At the end of an epoch, all ranks exchange their places in two collectives. A waiting rank checks that no rank within
+the epoch has begun more collectives, because both would wait forever. If the training thread makes no progress, another
+thread writes its number of begun collectives to the group's store.
 """
 
 import threading
@@ -36,7 +36,7 @@ _OTHER_PARAMETERS = (
 
 
 class Place(IntEnum):
-    """Place of a rank in its training function."""
+    """Place in a training function."""
 
     WITHIN = 0
     END = 1
@@ -53,7 +53,7 @@ _WORDS = {
 
 
 class Verdict(NamedTuple):
-    """Rank 0's decisions at an epoch's end, for all ranks. `ends`: the search ends the trial after this epoch."""
+    """Rank 0's decisions at an epoch's end. `ends`: the search ends the trial after this epoch."""
 
     ends: bool
     is_due: bool
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """A rank's place, and the number of collectives that it began before it arrived there."""
+    """A rank's place, and the number of collectives that it began before."""
 
     epoch: int
     place: Place
@@ -81,7 +81,7 @@ class _Report(NamedTuple):
 
 
 class Arrivals:
-    """Synchronizes ranks at the ends of epochs. Use it as a context, with a `name` that is new to the process group."""
+    """Synchronizes ranks at the ends of epochs. A context, with a `name` that is new to the process group."""
 
     def __init__(self, name: str, group: Group, counter: StepCounter) -> None:
         self._group, self._counter = group, counter
@@ -104,14 +104,14 @@ class Arrivals:
         self._at = epoch, Place.WITHIN
 
     def arrive(self, epoch: int, place: Place, verdict: Verdict, asked: int = 0) -> Verdict:
-        """Wait for all ranks and return rank 0's verdict. TaskError if places or requested parameters differ."""
+        """Wait for all ranks, and return rank 0's verdict. TaskError if places or requested parameters differ."""
         if self._group.world_size == 1:
             return verdict
         own = _Report(epoch, place, _begun())
         self._at = epoch, place
         rows = torch.zeros(self._group.world_size, 3 + len(verdict), dtype=torch.int64, device=self._group.device)
         rows[self._group.rank] = torch.tensor([epoch, place, asked, *verdict], device=self._group.device)
-        # No all-reduce: gloo ends a process that gets a tensor of another size, such as trial.mean's.
+        # No all-reduce: gloo ends a process that gets a tensor of another size, such as the tensor of trial.mean.
         self._wait_for(dist.reduce(rows, 0, async_op=True), own)
         self._wait_for(dist.broadcast(rows, 0, async_op=True), own)
         self._at = None
@@ -125,7 +125,7 @@ class Arrivals:
 
     def _wait_for(self, work: Work, own: _Report) -> None:
         while not _is_done(work, LOOK_SECONDS):
-            with suppress(dist.DistError):  # a store that does not answer is no reason to end a trial
+            with suppress(dist.DistError):  # an unreachable store must not end a trial
                 self._look(own)
         work.wait()
 
@@ -142,7 +142,7 @@ class Arrivals:
         seen, told = -1, ""
         while not self._over.wait(LOOK_SECONDS):
             count, seen = seen, self._counter.read().count
-            begun, at = _begun(), self._at  # in this order: a rank still within has begun no collective of an arrival
+            begun, at = _begun(), self._at  # in this order, so that no collective of an arrival is counted
             if seen != count or at is None or at[1] is not Place.WITHIN:
                 continue
             report = _Report(*at, begun).text()
@@ -164,7 +164,7 @@ def out_of_step(rank: int, report: _Report, other: int, others: _Report) -> Task
 
 def _waits_in_vain(own: _Report, other: _Report) -> bool:
     if own.place is Place.END and other.epoch > own.epoch:
-        return False  # all ranks have met: rank 0's answer is on its way to this rank
+        return False  # all ranks have met, and rank 0's answer will arrive
     if other.place is Place.WITHIN:
         return other.begun > own.begun
     return other.epoch == own.epoch and other.begun != own.begun
@@ -176,11 +176,11 @@ def _begun() -> int:
 
 
 def _is_done(work: Work, seconds: float) -> bool:
-    """Wait for a collective, at most `seconds`; return whether it has ended, with or without an error."""
+    """Wait at most `seconds` for a collective, and return whether it has ended, with or without an error."""
     if dist.get_backend() == "gloo":
         try:
             work.wait(timedelta(seconds=seconds))
-        except RuntimeError:  # also an error of the collective itself, which the next wait raises
+        except RuntimeError:  # a timeout, or an error of the collective, which the next wait raises
             return bool(work.is_completed())
         return True
     give_up_at, pause = time.monotonic() + seconds, 1e-5

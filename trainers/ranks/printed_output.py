@@ -1,7 +1,7 @@
 """Writes the output of a rank's process to a file of its trial. Does not import torch.
 
-The file replaces the process's output descriptor, so it also gets output of libraries and child processes, such as
-NCCL's warnings and crash messages. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
+The file replaces the output descriptor, so it also gets output of libraries and child processes, such as NCCL's
+warnings. A pipe could deadlock: a writer that holds Python's lock would wait for the reader.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ class RankLog:
         self._write(chunk)
 
     def note(self, line: bytes) -> None:
-        """Write a line of our own, after the line that the rank is writing."""
+        """Write our own line, after the rank's current line."""
         if self._is_within_line:
             self._notes += line
         else:
@@ -74,7 +74,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 def divert_stdout() -> int:
-    """Redirect standard output to standard error, for C libraries and children too. Returns the old descriptor."""
+    """Redirect standard output to standard error, also in C libraries and children. Returns the old descriptor."""
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -83,14 +83,14 @@ def divert_stdout() -> int:
 
 @contextmanager
 def stdout_diverted() -> Iterator[None]:
-    """Redirect standard output to standard error until the block ends, as `divert_stdout` does."""
+    """Redirect standard output to standard error in the block, as `divert_stdout` does."""
     kept = divert_stdout()
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         # C buffers would otherwise be written at exit, to the restored standard output.
-        with suppress(OSError, AttributeError, TypeError):  # not every C library can be reached this way
+        with suppress(OSError, AttributeError, TypeError):  # not every C library allows this
             ctypes.CDLL(None).fflush(None)
         os.dup2(kept, _STDOUT)
         os.close(kept)
@@ -101,36 +101,36 @@ _NAME = re.compile(r"attempt-(\d+)\.rank-(\d+)\.log")
 
 
 def log_folder(base_folder: str | Path, study: str, trial: int, *, seed: int | None = None) -> Path:
-    """Return the folder of a trial's logs, or with a `seed`, of the confirming training with that seed."""
+    """Return the folder of a trial's logs, or with a `seed` of its confirming training."""
     return Path(base_folder) / FOLDER / study / trial_folder(trial, seed)
 
 
 def seeds_of_trial(base_folder: str | Path, study: str, trial: int) -> list[int]:
-    """Return the seeds of the confirming trainings of a trial that have logs."""
+    """Return the seeds of a trial's confirming trainings with logs."""
     own = log_folder(base_folder, study, trial)
     endings = (path.name.removeprefix(f"{own.name}-seed-") for path in own.parent.glob(f"{own.name}-seed-*"))
     return sorted(int(ending) for ending in endings if ending.isdecimal())
 
 
 def folders_of_trial(base_folder: str | Path, study: str, trial: int) -> list[Path]:
-    """Return all folders with a trial's logs, including its confirming trainings."""
+    """Return all folders with logs of a trial and its confirming trainings."""
     seeds = (None, *seeds_of_trial(base_folder, study, trial))
     return [log_folder(base_folder, study, trial, seed=seed) for seed in seeds]
 
 
 def path_of(spec: TrialSpec, rank: int, base_folder: str | Path) -> Path:
-    """Return the path of the latest output of a rank."""
+    """Return the path of a rank's latest output."""
     seed = spec.seed if spec.test_at else None
     return log_path(log_folder(base_folder, spec.study, spec.trial, seed=seed), spec.attempt, rank)
 
 
 def log_path(folder: Path, attempt: int, rank: int) -> Path:
-    """Return the path of the latest output of a rank; a file of the same name with `.1` has older output."""
+    """Return the path of a rank's latest output. A file of this name with `.1` has older output."""
     return folder / f"attempt-{attempt}.rank-{rank}.log"
 
 
 def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
-    """Return a trial's log files by attempt and rank. Files older than `since` (seconds since 1970) are ignored."""
+    """Return a trial's log files by attempt and rank, except files older than `since` (seconds since 1970)."""
     found: dict[tuple[int, int], Path] = {}
     for path in folder.glob("*.log"):
         with suppress(OSError):  # the file may vanish
@@ -140,30 +140,30 @@ def logs_in(folder: Path, since: float = 0.0) -> dict[tuple[int, int], Path]:
 
 
 def older(path: Path) -> Path:
-    """Return the path of the file with a log's older output."""
+    """Return the path of a log's older output."""
     return path.with_name(f"{path.name}.1")
 
 
 def first_log(path: Path) -> int:
-    """Return the file descriptor of a new log, after deleting earlier logs of the attempt."""
+    """Open a new log, after deleting earlier logs of the attempt. Returns its file descriptor."""
     older(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return _opened(path)
 
 
 def next_log(path: Path) -> int:
-    """Return the file descriptor of a new log, after renaming the full log."""
+    """Open a new log, after renaming the full log. Returns its file descriptor."""
     path.replace(older(path))
     return _opened(path)
 
 
-MOST_BYTES = 8 * 2**20  # kept output of an attempt for each rank, in bytes; a burst between two checks may exceed it
+MOST_BYTES = 8 * 2**20  # kept output of a rank's attempt in bytes; a burst between two checks may exceed it
 LOOK_SECONDS = 1.0
 _TRIES = 5
 
 
 class RankOutput:
-    """Output of a process that trains one trial after another. Failed writes to log files do not fail a trial."""
+    """Output of a process that trains one trial after another. Failed writes do not fail a trial."""
 
     def __init__(self) -> None:
         self._own = os.dup(_STDOUT), os.dup(_STDERR)
@@ -174,7 +174,7 @@ class RankOutput:
 
     @contextmanager
     def of(self, spec: TrialSpec, rank: int) -> Iterator[None]:
-        """Write the block's output to the rank's log, except for commands and for trainings without a spec's folder."""
+        """Write the block's output to the rank's log, except for commands and trainings without a spec's folder."""
         if spec.task == COMMAND or not spec.python_path:
             yield
             return
@@ -189,7 +189,7 @@ class RankOutput:
     def _turn_back(self, path: Path) -> None:
         with self._changing:
             if self._path != path:
-                return  # it could not be written, or the next attempt has begun
+                return  # the log could not be opened, or the next attempt has begun
             _flush()
             for own, number in zip(self._own, (_STDOUT, _STDERR), strict=True):
                 os.dup2(own, number)
@@ -198,7 +198,7 @@ class RankOutput:
                 if path.stat().st_size == 0 and not older(path).exists():
                     path.unlink()
                     for folder in list(path.parents)[:3]:
-                        folder.rmdir()  # unless another rank, attempt or study has printed something
+                        folder.rmdir()  # fails if another rank, attempt or study has printed something
 
     def _begin(self, path: Path, file: int) -> None:
         _flush()
@@ -216,7 +216,7 @@ class RankOutput:
 
 
 class _Patient:
-    """A stream whose file may be full: output is then lost, and the trial continues."""
+    """Stream that ignores errors: if its file is full, output is lost, and the trial continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -237,7 +237,7 @@ class _Patient:
 def _opened(path: Path) -> int:
     for _ in range(_TRIES):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a rank without output may just have removed the folder
+        with suppress(FileNotFoundError):  # a rank without output may have removed the folder
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     raise FileNotFoundError(path)
 

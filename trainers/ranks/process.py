@@ -1,4 +1,4 @@
-"""Threads, CPUs and memory of a process that trains trials. Its global state is in `trainers.ranks.process_state`."""
+"""Threads, CPUs and memory of a process that trains trials."""
 
 import ctypes
 import gc
@@ -18,8 +18,7 @@ from search_spaces.machine_resources import CPU_QUOTA, available_cpus
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # options of `mallopt` in glibc's malloc.h
 _SMALL_BLOCK, _LARGE_BLOCK = 2**18, 2**25
-"""Size in bytes above which glibc returns a freed block to the system at once: our small setting, and the largest
-value to which glibc itself raises it."""
+"""Bytes above which glibc returns a freed block at once: our small setting, and glibc's own largest."""
 
 _PEAK_LASTS_SECONDS = 0.1
 
@@ -27,13 +26,13 @@ _YOUNG, _ALL = 1, 2  # generations of Python's garbage collector: a short trial'
 
 
 def set_threads(cpus_per_rank: int) -> None:
-    """Set the number of torch's threads, because more threads than CPUs compete for cores."""
+    """Set the number of torch's threads: more threads than CPUs would compete for cores."""
     if torch.get_num_threads() != cpus_per_rank:
         torch.set_num_threads(cpus_per_rank)
 
 
 def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> None:
-    """Prepare this training thread, of one of `world_size` ranks, for its device and CPUs."""
+    """Prepare this training thread for its device and CPUs."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif world_size > 1:
@@ -42,19 +41,19 @@ def use_device(device: torch.device, world_size: int, cpus_per_rank: int) -> Non
 
 
 def use_batch_scheduling() -> None:
-    """Ask Linux that this thread, and threads that it starts, do not preempt other threads when they wake up.
+    """Ask Linux that this thread, and threads that it starts, do not preempt others when they wake up.
 
-    Ranks that share cores wake each other. So an all-reduce of two ranks on two cores takes 0.2 ms, not 1.6 ms.
+    Ranks that share cores wake each other: an all-reduce of two ranks on two cores takes 0.2 ms, not 1.6 ms.
     """
-    with suppress(AttributeError, OSError):  # only Linux has it, and a sandbox may refuse it
+    with suppress(AttributeError, OSError):  # only Linux has batch scheduling, and a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def pin_to_cpus(cpus: Collection[int]) -> None:
-    """Pin this process and its children to CPUs, if any are given. Two ranks on two cores then need 10 % less time."""
+    """Pin this process and its children to CPUs, if any. Two ranks on two cores then need 10 % less time."""
     if not cpus:
         return
-    with suppress(AttributeError, OSError):  # only Linux has it, and a container may forbid some CPUs
+    with suppress(AttributeError, OSError):  # only Linux can pin, and a container may forbid some CPUs
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), cpus)
 
@@ -62,12 +61,12 @@ def pin_to_cpus(cpus: Collection[int]) -> None:
 def cpus_of_each_gpu(
     devices: Path = Path("/dev"), gpus: Path = Path("/proc/driver/nvidia/gpus"), quota: Path = CPU_QUOTA
 ) -> int:
-    """Return the number of CPUs for each GPU, out of those available to this container or job."""
+    """Return the number of this container's or job's CPUs for each GPU."""
     return max(1, int(available_cpus(quota) / max(1, _usable_gpus(devices, gpus))))
 
 
 def _usable_gpus(devices: Path, gpus: Path) -> int:
-    """Return the number of GPUs of this job, found by access to device files, since a rank's CUDA sees only one GPU."""
+    """Return the job's number of GPUs by access to device files, because a rank's CUDA sees only one GPU."""
     usable = sum(os.access(device, os.R_OK | os.W_OK) for device in devices.glob("nvidia[0-9]*"))
     if usable:
         return usable
@@ -75,7 +74,7 @@ def _usable_gpus(devices: Path, gpus: Path) -> int:
 
 
 def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**30) -> bool:  # noqa: S108 - Linux's
-    """Return whether shared memory is large enough for batches of data workers. A Docker container has only 64 MiB."""
+    """Return whether shared memory has room for batches of data workers. Docker's default is only 64 MiB."""
     try:
         return shutil.disk_usage(shared).total >= least_bytes
     except OSError:  # other systems have no such folder
@@ -83,27 +82,27 @@ def has_room_for_workers(shared: Path = Path("/dev/shm"), least_bytes: int = 2**
 
 
 def use_one_heap() -> None:
-    """Let all threads started later share the main thread's heap; separate heaps cost training 6 % more CPU time."""
-    with suppress(AttributeError, OSError):  # only glibc has it
+    """Let all threads started later share the main thread's heap. Separate heaps cost training 6 % more CPU time."""
+    with suppress(AttributeError, OSError):  # only glibc has `mallopt`
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def return_freed_tensors(*, at_once: bool) -> None:
-    """If `at_once`, return larger tensors to the system when they are freed, otherwise keep their memory for reuse.
+    """If `at_once`, return freed larger tensors to the system, otherwise keep their memory for reuse.
 
     Kept memory fragments: gathering blocks of 1 MiB, ranks with 36 MiB of tensors held 200 to 300 MiB, not 41 MiB.
     """
-    with suppress(AttributeError, OSError):  # only glibc has it
+    with suppress(AttributeError, OSError):  # only glibc has `mallopt`
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _SMALL_BLOCK if at_once else _LARGE_BLOCK)
         mallopt(_M_TRIM_THRESHOLD, 2 * (_SMALL_BLOCK if at_once else _LARGE_BLOCK))
 
 
 def free_memory(parameters: "Remains | None") -> None:
-    """Free what a trial left: its model in reference cycles, compiled code, cached device memory.
+    """Free a trial's leftovers: its model in reference cycles, compiled code, cached device memory.
 
-    A slow garbage collection is skipped if the model's parameters are gone; None means unknown, as after a failed
-    start. Compiled code is deleted since torch limits variants per process: times would depend on earlier trials.
+    Skips the slow garbage collection if the model's parameters are gone; None means unknown, as after a failed start.
+    Deletes compiled code, because torch limits variants per process, and times would depend on earlier trials.
     """
     for generation in _YOUNG, _ALL:
         if parameters is None or parameters.remain():
@@ -118,12 +117,12 @@ def free_memory(parameters: "Remains | None") -> None:
 
 
 def _return_freed_memory() -> None:
-    with suppress(AttributeError, OSError):  # only glibc has it
+    with suppress(AttributeError, OSError):  # only glibc has `malloc_trim`
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Remains:
-    """Checks whether a model's parameters are still in memory, using weak references."""
+    """Checks by weak references whether a model's parameters are still in memory."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
@@ -137,7 +136,7 @@ _COUNTED = nullcontext()
 
 
 class PeakMemory:
-    """Peak memory of this process since this object was created, and of earlier attempts. Read every 0.1 s at most."""
+    """Peak memory of this process since this object's creation, and of earlier attempts. Read every 0.1 s at most."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._bytes, self._valid_until = device, 0.0, 0.0
@@ -156,14 +155,14 @@ class PeakMemory:
         return max(self._bytes, self._before, *self._first_peaks.values())
 
     def include(self, peak_bytes: float) -> None:
-        """Include the peak of an earlier attempt, in bytes."""
+        """Include an earlier attempt's peak in bytes."""
         self._before = max(self._before, peak_bytes)
 
     def of_pass(self, kind: str, samples: int) -> AbstractContextManager[object]:
         """Return the context of a pass through the model, for measuring its memory.
 
-        On a GPU, the first pass of each size includes cuDNN's trials of algorithms, whose memory later passes do not
-        need. Its peak counts only for the largest batch, and only until that batch size is passed again.
+        On a GPU, the first pass of each size includes cuDNN's trials of algorithms, which later passes do not need. Its
+        peak counts only for the largest batch, and only until that batch size is passed again.
         """
         if self._device.type != "cuda":
             return _COUNTED
@@ -186,7 +185,7 @@ class PeakMemory:
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:
-        """Ignore peaks inside the block, such as a checkpoint in memory that an uninterrupted trial would not need."""
+        """Ignore peaks in the block, such as a checkpoint in memory, which an uninterrupted trial would not need."""
         self.include(peak_memory_bytes(self._device))
         yield
         _return_freed_memory()
@@ -195,9 +194,9 @@ class PeakMemory:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Restart `peak_memory_bytes` from the memory in use. Systems without support keep the old peak."""
+    """Restart `peak_memory_bytes` from the memory in use, if the system supports it."""
     if device.type == "cuda":
-        torch.cuda.init()  # type: ignore[no-untyped-call] # a device with a number would not be known before
+        torch.cuda.init()  # type: ignore[no-untyped-call] # torch needs this for a device with a number
         torch.cuda.reset_peak_memory_stats(device)
     else:
         with suppress(OSError):
@@ -205,7 +204,7 @@ def forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> float:
-    """Return the peak in bytes since `forget_peak_memory`: of torch on a GPU, of the whole process on a CPU."""
+    """Return the peak in bytes since `forget_peak_memory`: torch's on a GPU, the whole process's on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""Forms process groups quickly over one long-lived store, and destroys them without hanging."""
+"""Forms process groups over one long-lived store, and destroys them."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Rank, world size and device of a process. With several ranks, torch's default process group exists."""
+    """Rank, world size and device of a process. Several ranks have torch's default process group."""
 
     rank: int = 0
     world_size: int = 1
@@ -36,7 +36,7 @@ class Group:
 
 
 def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
-    """Return the device of a rank and make it current. An actor that sees only one GPU is local rank 0."""
+    """Return a rank's device, and make it current. A process that sees only one GPU is local rank 0."""
     if kind == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
@@ -45,7 +45,7 @@ def device_of(kind: DeviceKind, local_rank: int = 0) -> torch.device:
 
 
 def backend_in_use() -> str:
-    """Return the backend of the default process group, gloo or nccl; "none" for a single rank."""
+    """Return the default process group's backend, gloo or nccl; "none" for a single rank."""
     return str(dist.get_backend()) if dist.is_initialized() else "none"
 
 
@@ -61,17 +61,17 @@ def form_group(
     device: torch.device | None = None,
     one_host: bool = True,
 ) -> Group:
-    """Form torch's default process group and return this process's rank in it. A single rank needs no group.
+    """Form torch's default process group, and return this process's rank in it. A single rank needs no group.
 
     Args:
-        store: Store that all ranks reach, None for one rank. Its deadline is set to `timeout_seconds`.
+        store: Store of all ranks; None for one rank. Its deadline becomes `timeout_seconds`.
         group_id: Identity of the group, new to this store.
-        timeout_seconds: Deadline of the formation, after all ranks have come, and of every collective.
-        gather_seconds: Deadline for all ranks to come; default `timeout_seconds`.
+        timeout_seconds: Deadline of forming the group, after all ranks have arrived, and of every collective.
+        gather_seconds: Deadline for all ranks to arrive; default `timeout_seconds`.
         one_host: All ranks run on this machine, so that gloo may use the loopback interface.
 
     Raises:
-        RuntimeError: The other ranks did not come in time (`trainers.failures.classify` makes it a `LostError`).
+        RuntimeError: The other ranks did not arrive in time (`trainers.failures.classify` makes it a `LostError`).
         LostError: A group with this identity has already formed.
     """
     group = Group(rank=rank, world_size=world_size, device=device or torch.device("cpu"))
@@ -80,14 +80,14 @@ def form_group(
     if store is None:
         raise ValueError(f"a group of {world_size} ranks needs a store")
     if backend == "gloo":
-        use_batch_scheduling()  # before gloo starts its threads, which inherit it
+        use_batch_scheduling()  # before gloo starts its threads, which inherit the scheduling
     timeout = timedelta(seconds=timeout_seconds)
-    store.set_timeout(timeout)  # NCCL's exchange of its identifier and DDP's first collectives have this deadline
+    store.set_timeout(timeout)  # also limits NCCL's exchange of its identifier and DDP's first collectives
     store = PrefixStore(group_id, store)
     _wait_for_all(store, "here", world_size, timedelta(seconds=gather_seconds or timeout_seconds))
     with _gloo_interface(one_host=one_host):
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    # A rank that gave up early would close connections that another one is making, and hide the real error.
+    # A rank that gave up early would close connections that another rank is making, and hide the real error.
     _wait_for_all(store, "formed", world_size, timeout)
     return group
 
@@ -102,27 +102,27 @@ def _wait_for_all(store: Store, what: str, world_size: int, timeout: timedelta) 
 
 
 def destroy_group() -> None:
-    """Destroy the default process group, if any. Close the trainer first: with an existing DDP module this hangs."""
+    """Destroy the default process group, if any. Close the trainer first: with an existing DDP module, this hangs."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def gathered(own: Any, group: Group) -> list[Any]:
-    """Return a picklable value of each rank, in order of ranks. All ranks must call it."""
+    """Return a picklable value of each rank in rank order. A collective."""
     values: list[Any] = [None] * group.world_size
     dist.all_gather_object(values, own)
     return values
 
 
 def copy_buffers_from_rank_0(module: nn.Module, group: Group) -> None:
-    """Copy rank 0's buffers, such as BatchNorm's statistics, to all ranks; checkpoints hold rank 0's."""
+    """Copy rank 0's buffers, such as BatchNorm's statistics, to all ranks."""
     if group.world_size > 1:
         for buffer in module.buffers():
-            copy_from_rank_0(buffer, group.device)  # a library may have moved its model to the CPU by now
+            copy_from_rank_0(buffer, group.device)  # a library may have moved its model to the CPU
 
 
 def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -> None:
-    """Copy rank 0's values of a tensor to all ranks, by way of `device` (default: the tensor's own)."""
+    """Copy rank 0's values of a tensor to all ranks, through `device` (default: the tensor's own)."""
     there = tensor.detach()
     travelling = there.to(device or there.device).contiguous()  # NCCL needs contiguous tensors
     dist.broadcast(travelling, 0)
@@ -131,10 +131,7 @@ def copy_from_rank_0(tensor: torch.Tensor, device: torch.device | None = None) -
 
 
 def warm_up(device: torch.device | None = None, backend: Backend | None = None) -> None:
-    """Run one DDP step with a single rank, so that the first trial of a process does not pay 1.2 s for it.
-
-    NCCL uses this step's network interface for all later groups, so it must be the pool's interface.
-    """
+    """Run one DDP step, which would cost the first trial 1.2 s. NCCL keeps its network interface for later groups."""
     place = device or torch.device("cpu")
     if dist.is_initialized():
         return
@@ -162,14 +159,14 @@ def _throwaway_step(device: torch.device) -> None:
 
 
 def set_nccl_interface(*, one_host: bool) -> None:
-    """Restrict NCCL to one network interface, unless the user chose one. Call it before the first collective."""
+    """Restrict NCCL to one network interface, unless the user chose it. Call this before the first collective."""
     if interface := _interface(one_host=one_host):
         os.environ.setdefault(_NCCL_INTERFACE, interface)
 
 
 @contextmanager
 def _gloo_interface(*, one_host: bool) -> Iterator[None]:
-    """Restrict gloo to one interface, unless the user chose one. Else it resolves the hostname, which often fails."""
+    """Restrict gloo to one interface, unless the user chose it: gloo would resolve the hostname, which often fails."""
     interface = _interface(one_host=one_host)
     if not interface or _GLOO_INTERFACE in os.environ:
         yield
@@ -182,12 +179,11 @@ def _gloo_interface(*, one_host: bool) -> Iterator[None]:
 
 
 def _interface(*, one_host: bool) -> str | None:
-    """Return the network interface: loopback for one host, otherwise the pool's."""
     return _LOOPBACK if one_host else os.environ.get(GROUP_INTERFACE)
 
 
 GATHER_SECONDS = 7 * 86400.0
-"""Deadline in seconds for all ranks to arrive. It is practically infinite, since the pool detects ranks that hang."""
+"""Deadline in seconds for all ranks to arrive, practically infinite, because the pool detects ranks that hang."""
 
 
 class Membership:
@@ -208,7 +204,7 @@ class Membership:
         self._changed = threading.Condition()
 
     def join(self, assignment: RankAssignment, world_size: int) -> Group:
-        """Join a trial's process group in the training thread, and leave another. RuntimeError if ranks are missing."""
+        """Join a trial's process group in the training thread, and leave the last. RuntimeError if ranks are late."""
         if world_size == 1:
             return Group(device=self._device)
         if self._group_id == assignment.group_id:
@@ -230,13 +226,13 @@ class Membership:
         return group
 
     def leave(self, group_id: str) -> None:
-        """Leave this process group if this process is still a member. Call it in the training thread."""
+        """Leave a process group if this process is still a member. Call this in the training thread."""
         if self._group_id == group_id:
             self._destroy()
             self._is_in(None)
 
     def wait_until_left(self, group_id: str) -> None:
-        """Wait until this process has left this process group. For other threads than the training thread."""
+        """Wait until this process has left a process group. Not for the training thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._group_id != group_id)
 
@@ -246,7 +242,7 @@ class Membership:
             self._changed.notify_all()
 
     def store_of(self, assignment: RankAssignment) -> StoreClient | None:
-        """Return the pool's store, or a new one if the pool restarted it; None if no trial has several ranks."""
+        """Return the pool's store, connected again if the pool restarted it; None if no trial has several ranks."""
         if assignment.store is not None and assignment.store != self._store_address:
             host, port, secret = assignment.store
             address = StoreAddress(host=host, port=port, secret=secret)

@@ -1,4 +1,4 @@
-"""Saves and restores the global state of a process that runs trials, so that trials do not affect each other.
+"""Saves and restores the global state of a process, so that its trials do not affect each other.
 
 `_settings` lists the state: torch's switches, global hooks, environment, working folder, import path, warning filters,
 signal handlers. Imported or patched modules, open files and the task's own objects are not restored.
@@ -29,7 +29,7 @@ _SQLITE = "sqlite:///"
 
 
 def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are valid on this machine; MLflow's are left out if its SQLite file is not here."""
+    """Return the variables that are valid on this machine, without MLflow's if its SQLite file is not here."""
     uri = variables.get(_TRACKING_URI, "")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
         return {name: value for name, value in variables.items() if not name.startswith(_TRACKER_PREFIX)}
@@ -38,7 +38,7 @@ def variables_here(variables: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that this process lacks, for the block."""
+    """Set environment variables that this process lacks, in the block."""
     added = {name: value for name, value in variables_here(variables).items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -49,7 +49,7 @@ def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 _SEED = 0
-"""Seed of the global generators before a task is constructed. Each trial then seeds them with its own seed."""
+"""Seed of the global generators before a task is constructed."""
 
 _SWITCHES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.allow_tf32",
@@ -59,10 +59,10 @@ _SWITCHES = (
     "cuda.matmul.fp32_precision", "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision",
     "mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision",
 )  # fmt: skip
-"""Attributes of `torch.backends`, older names first, because setting an older name also sets newer ones."""
+"""Attributes of `torch.backends`, older names first, because setting an older name also sets newer names."""
 
 _UNREADABLE = object()
-"""Value of a setting that torch cannot read, as after mixing older and newer names. Equal to no other value."""
+"""Value of a setting that torch cannot read, as after mixing older and newer names."""
 
 
 class _Setting(NamedTuple):
@@ -71,17 +71,17 @@ class _Setting(NamedTuple):
 
 
 class ProcessState:
-    """Global state of this process and of the training thread at the time this object is created."""
+    """Global state of this process and the training thread when this object is created."""
 
     def __init__(self) -> None:
         self._values = [(one, one.read()) for one in _settings()]
 
     def restore(self) -> None:
-        """Restore the state that was changed, and seed the global generators of torch, numpy and Python."""
+        """Restore changed state, and seed the global generators of torch, numpy and Python."""
         for setting, value in self._values:
             if _value(setting) != value:
                 setting.write(value)
-        # As `trainers.data.seeds.reseed` does, in a fifth of the time: `reseed` stores a traceback for later GPUs.
+        # As in `trainers.data.seeds.reseed`, in a fifth of the time: `reseed` stores a traceback for later GPUs.
         torch.default_generator.manual_seed(_SEED)
         if cast("Any", torch.cuda).is_initialized():
             torch.cuda.manual_seed_all(_SEED)
@@ -182,7 +182,7 @@ def _filler(held: dict[Any, Any]) -> Callable[[dict[Any, Any]], None]:
 
 
 def _default_device() -> torch.device | None:
-    """Return the default device; None for the CPU, since setting "cpu" would send every operation through Python."""
+    """Return the default device; None for the CPU: setting "cpu" would send every operation through Python."""
     device = torch.get_default_device()
     return None if device.type == "cpu" else device
 
@@ -208,7 +208,7 @@ def _set_compiler_options(value: dict[str, Any]) -> None:
 
 
 def _flushes_denormals() -> bool:
-    """Return whether denormal numbers become zero in this thread. torch has no function that reads this setting."""
+    """Return whether denormal numbers become zero in this thread. torch cannot read this setting."""
     smallest, half = sys.float_info.min, 0.5
     return smallest * half == 0.0
 
@@ -222,7 +222,7 @@ def _set_environment(value: dict[str, str]) -> None:
 
 
 def _set_warning_filters(value: list[Any]) -> None:
-    warnings.resetwarnings()  # also forgets which warnings were shown before
+    warnings.resetwarnings()  # also forgets earlier warnings
     warnings.filters.extend(value)  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Messages and orders of a rank's process, and their transfer between its threads."""
+"""Messages and orders of a rank's process, shared between its threads."""
 
 import math
 import queue
@@ -13,13 +13,12 @@ from trainers.failures import CheckpointError, StorageError, classify
 from trainers.protocol import AskedFor, EpochPart, Failure, Measurement, TrainingError
 
 HOLD_SECONDS = 0.5
-"""Seconds for which measurements of short epochs may be held back to be sent together, unless the controller waits:
-each message costs CPU time here, in the controller and in the store."""
+"""Seconds for which measurements of short epochs wait to be sent together, because each message costs CPU time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Began:
-    """Message that rank 0 begins its first step, `seconds` after the trial started and the previous one ended."""
+    """Message that rank 0 begins its first step, `seconds` after the trial started and the previous trial ended."""
 
     facts: dict[str, Any]
     seconds: float
@@ -27,16 +26,16 @@ class Began:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """Message that a rank's trial failed. Its process is unusable, unless all ranks failed together."""
+    """Message that a rank's trial failed. The process is unusable, unless all ranks failed together."""
 
     failure: Failure
     message: str
 
     @classmethod
     def of(cls, error: BaseException, *, has_begun: bool) -> "Failed":
-        """Return the message for an error. `has_begun` false means that checkpoints have only been read so far."""
+        """Return the message for an error. Before `has_begun`, checkpoints were only read."""
         failure = classify(error)
-        # A store that does not answer still has the checkpoint: the trial must not go back to an earlier one.
+        # A store that does not answer still has the checkpoint, so the trial must not go back to an earlier checkpoint.
         is_away = isinstance(failure, StorageError)
         cannot_resume = not has_begun and isinstance(failure, CheckpointError) and not is_away
         return cls(failure="unreadable" if cannot_resume else failure.failure, message=str(failure))
@@ -47,7 +46,7 @@ Message = Began | Failed | EpochPart | list[Holdable]
 
 
 class Orders:
-    """Orders for a run, shared between threads: up to which epoch it may train, and when it must end."""
+    """Orders for a run, shared between threads: the last epoch it may train, and the time of its end."""
 
     def __init__(self, until: int) -> None:
         self._until = until
@@ -66,13 +65,13 @@ class Orders:
             self._changed.notify_all()
 
     def wait_for_more_than(self, epoch: int) -> int | None:
-        """Wait until training beyond `epoch` is allowed, and return the epoch to train to; None after the end."""
+        """Wait until training beyond `epoch` is allowed, and return the last allowed epoch; None after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._until > epoch)
             return None if self._closed else self._until
 
     def seconds_left(self) -> float | None:
-        """Return the seconds left to end the trial, infinite to finish the epoch; None while it may continue."""
+        """Return the seconds left to end the trial: infinite to finish the epoch, None while it may continue."""
         return max(self._end_by - time.monotonic(), 0.0) if self._draining else None
 
 
@@ -111,7 +110,6 @@ class _Held:
         self._news.append((one, since))
 
     def take(self) -> Iterator[list[Holdable]]:
-        """Yield the waiting messages as one list, if there are any, and start a new interval."""
         if self._news:
             now = time.monotonic()
             yield [
@@ -124,7 +122,7 @@ class _Held:
 class Outgoing:
     """Queue of messages from the training thread to the sending thread. Measurements of short epochs go together.
 
-    Each message is sent once the checkpoint that it names is complete. A failure, also to save, is the last message.
+    A message is sent once its checkpoint is complete. A failure, also of saving, is the last message.
     """
 
     def __init__(self) -> None:
@@ -132,7 +130,7 @@ class Outgoing:
         self._queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
 
     def begin(self) -> None:
-        """Count the time of the trial's start from now on, when the previous trial has ended."""
+        """Start the clock of the trial, after the previous trial."""
         self.began_at = time.monotonic()
 
     def send(self, what: Began | Failed | Pending[EpochPart] | None) -> None:
@@ -140,11 +138,11 @@ class Outgoing:
         self._queue.put(_Event(what=what))
 
     def measure(self, measurement: Pending[Measurement], *, is_last: bool) -> None:
-        """Send a measurement together with others, or at once if `is_last`."""
+        """Send a measurement with others, or at once if `is_last`."""
         self._queue.put(_Event(what=measurement, is_urgent=is_last))
 
     def asked(self, one: AskedFor) -> None:
-        """Send a requested parameter together with other messages."""
+        """Send a requested parameter with other messages."""
         self._queue.put(_Event(what=one, is_urgent=False))
 
     def messages(self) -> Iterator[Message]:

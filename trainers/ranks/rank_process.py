@@ -1,7 +1,7 @@
 """Process of one device slot, which trains one trial after another in one thread, as one rank of each trial.
 
-A pool calls it from several threads: `run` or `follow` occupy one thread during a trial; `grant`, `drain`, `close` and
-`steps` are called at the same time. A run trains up to the granted epoch and waits there; it ends after `close`.
+A pool calls it from several threads: `run` or `follow` occupies a thread during a trial; `grant`, `drain`, `close` and
+`steps` are called at the same time. A run trains up to the granted epoch and waits; it ends after `close`.
 """
 
 import copy
@@ -41,7 +41,7 @@ MOST_EARLY_ORDERS = 8
 
 
 class _TaskCache:
-    """Keeps the last task, whose constructor may read data. Each trial gets a shallow copy and the process's state."""
+    """Keeps the last task, whose constructor may read data, and the process's state. Each trial gets a shallow copy."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -66,7 +66,7 @@ class _TaskCache:
         return self._task is not None and self._key == _key_of(spec)
 
     def _import_module(self, spec: TrialSpec) -> None:
-        """Import the task's module. Later imports run no code, so they restore the first import's global state."""
+        """Import the task's module. A second import runs no code, so it restores the first import's global state."""
         module = (spec.task, spec.python_path)
         if module in self._with_module:
             self._with_module[module].restore()
@@ -80,9 +80,9 @@ def _key_of(spec: TrialSpec) -> object:
 
 
 class RankProcess:
-    """Process of one device slot, which trains trials in turn, each as one of its ranks. It should see at most one GPU.
+    """Process of one device slot, which trains trials in turn. It should see at most one GPU.
 
-    `cpus` belong to this slot alone; empty if ranks do not use all CPUs. `backend` None means the device's default.
+    `cpus` belong only to this slot; empty if ranks do not use all CPUs. `backend` None means the device's default.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RankProcess:
         self._changing = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device, backend)
-        gc.freeze()  # permanent objects would cost each collection 100 ms of CPU
+        gc.freeze()  # without it, permanent objects cost each collection 100 ms of CPU time
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
@@ -112,23 +112,23 @@ class RankProcess:
         return os.getpid()
 
     def rss_bytes(self) -> int:
-        """Return the resident memory in bytes, with which the pool detects leaks."""
+        """Return the resident memory in bytes, for detecting leaks."""
         return int(psutil.Process().memory_info().rss)
 
     def steps(self, key: str) -> StepCount:
-        """Return the progress of the attempt with this key; all zeros before it begins."""
+        """Return the progress of the attempt `key`; zeros before it begins."""
         now, counter = self._counter
         return counter.read() if now == key else StepCount()
 
     def follow(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Failed | None:
-        """Take part in a trial as a rank other than 0, until the trial is over."""
+        """Train a trial as a rank other than 0, and return its failure or None."""
         for message in self.run(spec, assignment, until):
             if isinstance(message, Failed):
                 return message
         return None
 
     def run(self, spec: TrialSpec, assignment: RankAssignment, until: int) -> Iterator[Message]:
-        """Train a trial and yield its messages, until `close` is called or the trial fails."""
+        """Train a trial, and yield its messages until `close` is called or the trial fails."""
         with self._changing:
             for before in self._orders.values():
                 before.change(closed=True)
@@ -141,7 +141,7 @@ class RankProcess:
         self._jobs.put(partial(_leave_nothing_of, train, outgoing))
         try:
             for message in outgoing.messages():
-                if isinstance(message, Failed):  # of a checkpoint, for example, while training goes on
+                if isinstance(message, Failed):  # training may go on, for example after a failed checkpoint
                     orders.change(closed=True)
                 yield message
         finally:
@@ -170,7 +170,7 @@ class RankProcess:
                 trainer = self._command_trainer(spec, task, assignment, counter)
                 trainer.run(course)
                 return trainer.close()
-            # Loading comes before the group forms: ranks take different times, and forming waits for all of them.
+            # Load before the group forms: ranks take different times, and forming has a deadline.
             data = None if isinstance(task, TrainingFunction) else load_data(spec, task, self._device, counter)
             counter.begin("group")
             group = self._membership.join(assignment, spec.world_size)
@@ -191,22 +191,21 @@ class RankProcess:
     def _command_trainer(
         self, spec: TrialSpec, command: Command, assignment: RankAssignment, counter: StepCounter
     ) -> CommandTrainer:
-        """Return the trainer of a command, whose programs form their own process group if they need one."""
         group = Group(rank=assignment.rank, world_size=spec.world_size, device=self._device)
         store = self._membership.store_of(assignment)
         return CommandTrainer(spec, command, assignment=assignment, group=group, store=store, counter=counter)
 
     def leave(self, group_id: str) -> None:
-        """Leave a process group together with its other members. Returns once this process has left it."""
+        """Leave a process group with its other members, and wait until this process has left."""
         self._jobs.put(lambda: self._membership.leave(group_id))
         self._membership.wait_until_left(group_id)
 
     def grant(self, key: str, until: int) -> None:
-        """Let the run train up to the epoch `until`."""
+        """Let the run train up to `until`."""
         self._order(key, until=until)
 
     def drain(self, key: str, within_seconds: float = math.inf) -> None:
-        """Let the run end with a checkpoint, after its epoch, or within it if the rest takes over `within_seconds`."""
+        """End the run with a checkpoint after its epoch, or within it if the rest takes over `within_seconds`."""
         self._order(key, end_by=time.monotonic() + within_seconds)
 
     def close(self, key: str) -> None:
@@ -218,7 +217,7 @@ class RankProcess:
             if key in self._orders:
                 self._orders[key].change(**change)
                 return
-            # Calls of several threads may overtake each other: an early order is kept for the run that follows.
+            # Calls of several threads may overtake each other, so an early order is kept for its run.
             self._early[key] = self._early.pop(key, {}) | change
             for oldest in list(self._early)[:-MOST_EARLY_ORDERS]:
                 del self._early[oldest]

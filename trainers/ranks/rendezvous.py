@@ -1,8 +1,8 @@
 """A rank before its process group forms, on this machine or under torchrun: heartbeat, wait for the others, join.
 
-Ranks load at different speeds, but a process group has a single deadline for everything. So each rank first increments
-`beat R` in a store as a heartbeat, sets `here R` once it has loaded, and then waits while the other ranks' heartbeats
-change. In a study the pool watches the ranks instead (`trainers.ranks.process_group`).
+Ranks load at different speeds, but a process group has only one deadline. So each rank increments `beat R` in a store
+as a heartbeat, sets `here R` once it has loaded, and waits while the other ranks' heartbeats change. In a study the
+pool watches the ranks instead (`trainers.ranks.process_group`).
 """
 
 import logging
@@ -39,7 +39,7 @@ class _Heard:
 
 
 class Presence:
-    """Heartbeat of one rank until its process group forms, in a store that all ranks reach, under keys that are new."""
+    """Heartbeat of a rank until its process group forms, in a store of all ranks without earlier keys."""
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline_seconds: float) -> None:
         self.store, self.rank, self.world_size = store, rank, world_size
@@ -55,7 +55,7 @@ class Presence:
         self._thread.join()
 
     def wait_for_all(self) -> None:
-        """Wait for all ranks after loading. Raises LostError if a rank sends no heartbeat until the deadline."""
+        """Wait for all ranks after loading. Raises LostError if a rank is silent for the deadline."""
         self.store.set(f"here {self.rank}", "yes")
         watch = _Watch(self, time.monotonic())
         here = [f"here {rank}" for rank in range(self.world_size)]
@@ -66,7 +66,7 @@ class Presence:
         self.close()
 
     def _beat(self) -> None:
-        with suppress(RuntimeError):  # the store is gone: this rank's next request reports it
+        with suppress(RuntimeError):  # the store is gone, which this rank's next request reports
             while True:
                 self.store.add(f"beat {self.rank}", 1)
                 if self._ends.wait(self.period_seconds):
@@ -81,7 +81,7 @@ class _Watch:
         self._next_look, self._next_word = now, now + presence.deadline_seconds
 
     def look(self, now: float) -> bool:
-        """Check the other ranks once in each period. Returns False, because the wait continues."""
+        """Check the other ranks once per period. Returns False, because the wait continues."""
         if now < self._next_look:
             return False
         self._next_look = now + self._presence.period_seconds
@@ -109,8 +109,8 @@ class _Watch:
         )
 
 
-_FAULT_OF_NCCL = "exception_dump"  # key with which torch's ProcessGroupNCCL reports a failed collective (torch 2.13)
-_GROUPS = count()  # numbers of this process's groups: equal on all ranks
+_FAULT_OF_NCCL = "exception_dump"  # key of failed collectives in torch's ProcessGroupNCCL (torch 2.13)
+_GROUPS = count()  # numbers of this process's groups, equal on all ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +125,7 @@ class RankPlace:
     one_host: bool = True
 
     def join(self) -> Group:
-        """Form the process group once all ranks have come. A single rank needs none; LostError if a rank is lost."""
+        """Form the process group, if any, once all ranks have arrived. Raises LostError if a rank is lost."""
         presence = self.presence
         if presence is None:
             return Group(device=self.device)
@@ -145,7 +145,7 @@ class RankPlace:
             )
 
     def close(self) -> None:
-        """Stop the heartbeat, so that the other ranks notice that this rank ends before joining."""
+        """Stop the heartbeat, so that the other ranks detect that this rank ends before joining."""
         if self.presence is not None:
             self.presence.close()
 
@@ -153,7 +153,7 @@ class RankPlace:
 def place_on_this_machine(
     kind: DeviceKind, rank: int, world_size: int, *, store: Store, options: GroupOptions
 ) -> RankPlace:
-    """Return the place of a rank in a process group on this machine. Ranks share GPUs if there are too few."""
+    """Return a rank's place in a process group on this machine. Ranks share GPUs if there are too few."""
     devices = world_size if kind == "cpu" else torch.cuda.device_count()
     return RankPlace(
         device=device_of(kind, rank % devices),
@@ -167,7 +167,7 @@ def place_on_this_machine(
 def place_in_environment(
     kind: DeviceKind, options: GroupOptions | None = None, presence: Presence | None = None
 ) -> RankPlace:
-    """Return the rank that torchrun describes in RANK, WORLD_SIZE and LOCAL_RANK; LostError if it has no store."""
+    """Return the place in torchrun's RANK, WORLD_SIZE and LOCAL_RANK. Raises LostError if there is no store."""
     options = options or GroupOptions()
     local_rank, world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ["WORLD_SIZE"])
     if kind == "cuda" and options.backend == "gloo":
@@ -183,14 +183,11 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Start the heartbeat for the other ranks of torchrun; None for a single rank. Call it before slow work.
-
-    Raises LostError if no store answers at MASTER_ADDR and MASTER_PORT, or if not all ranks have started.
-    """
+    """Start the heartbeat under torchrun, before slow work; None for a single rank. LostError if there is no store."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:
         return None
-    # torchrun's own store outlives its restarts, so a restarted rank must not find keys of its earlier process.
+    # torchrun keeps its store when it restarts ranks, so a restarted rank must not find keys of its earlier process.
     names = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
     prefix = "automl/" + "/".join([*names, str(next(_GROUPS))])
     timeout = timedelta(seconds=deadline_seconds)
@@ -204,8 +201,8 @@ def presence_in_environment(deadline_seconds: float) -> Presence | None:
 
 
 def _forget_faults_of_earlier_starts(store: Store) -> None:
-    """Delete NCCL's failure key from torchrun's store, because it would end each later start after 8 minutes."""
-    # torch looks for it below all prefixes. No group exists yet: ranks form it after all have started their heartbeat.
+    """Delete NCCL's failure key from torchrun's store: it would end each later start after 8 minutes."""
+    # torch looks for the key in the store below all prefixes. No rank has a group yet, which needs all heartbeats.
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     store.delete_key(_FAULT_OF_NCCL)

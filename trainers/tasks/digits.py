@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels: 1,797 images that come with scikit-learn, without a download."""
+"""Handwritten digits of 8 x 8 pixels: 1,797 images from scikit-learn, without a download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 10
 _SPLIT_SEED = 0
-_PARTS = 6  # number of parts of each digit's images: one is for validation, one for testing, the others for training
+_PARTS = 6  # number of parts of each digit's images: one for validation, one for testing, four for training
 
 
 class Digits(BaseTask):
@@ -26,29 +26,29 @@ class Digits(BaseTask):
     metric_names: tuple[str, ...] = ("val_error", "val_accuracy")
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return 1,197 images, float32 [n, 64] of mean 0 and deviation 1, and the digits that they show, int64 [n]."""
+        """Return 1,197 images, float32 [n, 64] of mean 0 and deviation 1, and their digits, int64 [n]."""
         return _split()[0]
 
     def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return 300 other images with their digits, in the form of `train_data`."""
+        """Return 300 other images, as `train_data` does."""
         return _split()[1]
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the last 300 images with their digits, in the form of `train_data`."""
+        """Return the last 300 images, as `train_data` does."""
         return _split()[2]
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that the parameter `architecture` names, with 10 outputs."""
+        """Return the network `architecture` with 10 outputs."""
         if params.get("architecture", "mlp") == "cnn":
             return _cnn(cast("int", params.get("channels", 16)))
         return _mlp(cast("int", params.get("width", 64)), cast("int", params.get("depth", 1)))
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return a description of the outputs as plain values: logits of the digits 0 to 9."""
+        """Describe the outputs as plain values: logits of the digits 0 to 9."""
         return {"kind": "classes", "labels": list(map(str, range(_CLASSES)))}
 
     def space(self) -> Space:
-        """Return the default search space. Its learning rates are meant for `reference_batch` samples per step."""
+        """Return the default search space. Learning rates are for `reference_batch` samples per step."""
         from search_spaces.parameters import Categorical, Float, Int
         from search_spaces.space import Space
 
@@ -93,7 +93,6 @@ def _cnn(channels: int) -> nn.Module:
 
 @cache
 def _split() -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return training, validation and test part, with equal shares of each digit. Read only once per process."""
     import numpy as np
     import torch
 
@@ -109,7 +108,7 @@ def _split() -> tuple[tuple[Tensor, Tensor], ...]:
 
 def _table() -> Any:
     """Return an array [1797, 65]: the 64 pixels of each image, from 0 to 16, and its digit."""
-    # Read from scikit-learn's file: importing its loader takes 1.4 s in every rank, reading the file 0.02 s.
+    # Importing scikit-learn's loader takes 1.4 s in every rank, reading its file 0.02 s.
     import numpy as np
 
     package = find_spec("sklearn")

@@ -1,4 +1,4 @@
-"""Language models: decoder-only transformers that are trained from scratch to continue texts of any kind."""
+"""Language models: decoder-only transformers, trained from scratch to continue texts of any kind."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from search_spaces.space import Space
 
-_TOLD_TOKENS = 5  # number of next tokens whose probabilities an exported model returns
+_TOLD_TOKENS = 5  # number of next tokens with probabilities in an exported model's answer
 _FEWEST_DOCUMENTS = 20
-"""With fewer documents than this, the end of each document is for validation; otherwise documents are kept whole."""
+"""With fewer documents, the end of each document is for validation; otherwise documents are kept whole."""
 
 
 class LanguageModel(SplitTask):
     """Predicts the next token. Outputs [n, length, tokens], targets [n, length]; `perplexity` is exp(mean loss).
 
-    Texts are joined, with a token between documents, and cut into sequences of equal length.
+    Texts are joined, with a token between documents, and cut into equal sequences.
     """
 
     parameters = ("width", "depth", "heads", "dropout")
@@ -36,7 +36,7 @@ class LanguageModel(SplitTask):
     path_options = ("train", "validation", "test")
     no_test = "there are no test texts. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Tokens]
-    """Sequences int64 [n, length + 1] of "train", "validation" and, if there is one, "test"."""
+    """Sequences int64 [n, length + 1] of "train", "validation" and, if present, "test"."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class LanguageModel(SplitTask):
         validation_share: float = 0.1,
         test_share: float = 0.0,
     ) -> None:
-        """Read the texts, learn the tokenizer from training texts, and cut all texts into sequences. Raises TaskError.
+        """Read the texts, train the tokenizer on training texts, and cut all texts into sequences. Raises TaskError.
 
         Args:
-            test: A file or folder for testing, which the search never uses.
+            test: File or folder for testing, which the search never uses.
             separator: Text between the documents of a file; "" makes each file one document.
-            vocabulary: Largest number of different tokens, including 256 single bytes.
+            vocabulary: Largest number of tokens, including 256 single bytes.
         """
         given = {"validation": validation, "test": test}
         shares = {
@@ -86,7 +86,7 @@ class LanguageModel(SplitTask):
         return len(self._parts["train"])
 
     def model(self, params: Params) -> nn.Module:
-        """Return the transformer. Raises TaskError if `width` is not a multiple of 2 x `heads`."""
+        """Return the transformer. Raises TaskError unless `width` is a multiple of 2 x `heads`."""
         from trainers.tasks.words.text_networks import DecoderNetwork
 
         width, heads = cast("int", params.get("width", 256)), cast("int", params.get("heads", 4))
@@ -106,14 +106,14 @@ class LanguageModel(SplitTask):
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """Return each sequence's loss, shape [n], with the part `smoothing` of each target spread over all tokens."""
+        """Return each sequence's loss, shape [n], with `smoothing` of each target spread over all tokens."""
         from torch.nn.functional import cross_entropy
 
         by_token = cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing)
         return by_token.view(targets.shape).mean(dim=1)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the fraction of each sequence's tokens that the model predicts correctly, shape [n]."""
+        """Return the fraction of correctly predicted tokens of each sequence, shape [n]."""
         return {"val_token_accuracy": (outputs.argmax(dim=-1) == targets).double().mean(dim=1)}
 
     def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
@@ -126,23 +126,23 @@ class LanguageModel(SplitTask):
         return derived
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return a text's complete token sequences, int64 [n, length]. TaskError if the text has not even one."""
+        """Return a text's complete token sequences, int64 [n, length]. Raises TaskError for a shorter text."""
         import torch
 
         texts = [Path(rows).read_text(encoding="utf-8")] if isinstance(rows, str | Path) else list(rows)
         return torch.from_numpy(self._cut(texts, "rows"))[:, :-1]
 
     def decode(self, outputs: Tensor) -> list[str]:
-        """Return the most likely next token of each sequence, from outputs [n, length, tokens]."""
+        """Return each sequence's most likely next token, from outputs [n, length, tokens]."""
         return [self.tokenizer.decode([token]) for token in outputs[:, -1].argmax(dim=-1).tolist()]
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return the steps from a text to tokens as plain values. If a text is too long, only its end is used."""
+        """Describe the steps from a text to tokens as plain values. Of a long text, only the end is used."""
         end = END
         return form_of(self.tokenizer, longest=self.length, pad=None, keep="end", unknown=end, first=end)
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return a description of the outputs as plain values: logits of the next token, at each place."""
+        """Describe the outputs as plain values: logits of the next token at each place."""
         return {"kind": "next_token", "count": _TOLD_TOKENS}
 
     def space(self) -> Space:
@@ -171,7 +171,7 @@ class LanguageModel(SplitTask):
         return sequences[:, :-1], sequences[:, 1:]
 
     def _cut(self, texts: Sequence[str], name: str) -> Tokens:
-        """Return token sequences, int64 [n, length + 1]. Each begins with the last token of the sequence before."""
+        """Return token sequences, int64 [n, length + 1]. Each begins with the last token of the previous sequence."""
         tokens = joined(self.tokenizer, texts)
         count = (len(tokens) - 1) // self.length
         if count < 1:

@@ -1,4 +1,4 @@
-"""Classification, regression or ranking of rows in CSV or Parquet files, from columns of numbers and categories."""
+"""Classification, regression or ranking of rows in CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _KINDS = ("auto", "classification", "regression", "ranking")
 class Tabular(SplitTask):
     """Learns one column of a table from the other columns.
 
-    The loss of a classifier is the cross entropy; its metrics are listed in `SplitTask`. A number is standardised, and
-    its loss is the squared error; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in the number's own units.
+    A classifier's loss is the cross entropy; `SplitTask` lists its metrics. A number is standardised, and its loss is
+    the squared error; `val_rmse`, `val_mse`, `val_mae` and `val_r2` are in the number's own units.
     """
 
     parameters = (
@@ -91,26 +91,26 @@ class Tabular(SplitTask):
         """Read the files, and learn the encoding of cells from the training rows. Raises TaskError.
 
         Args:
-            target: The column to learn: its name, its number from 0, or "last".
-            test: A file with the same columns for testing, which the search never uses.
-            validation: A file with the same columns; without it, `validation_share` of the training file is used.
+            target: Column to learn: its name, its number from 0, or "last".
+            test: File with the same columns for testing, which the search never uses.
+            validation: File with the same columns; default: `validation_share` of the training file.
             kind: "classification", "regression", "ranking", or "auto": `query` means ranking; fractions, and more than
                 20 different whole numbers, mean regression.
-            query: The column that groups rows for ranking; the target is each row's relevance.
+            query: Column that groups rows for ranking; the target is each row's relevance.
             header: True if the first line names the columns; None detects it.
             delimiter: One character; None detects it.
-            missing: Words for missing values, besides empty cells; None means ?, NA, nan, null and the like.
+            missing: Words for missing values, besides empty cells; default ?, NA, nan, null and similar words.
             ignore: Columns not to use.
             numeric: Columns that must be numbers.
-            test_share: Share of the rows of `train` for testing, when there is no `test`; "auto" takes 15 % of at least
-                2,000 rows, and at most 5,000 rows.
+            test_share: Share of the rows of `train` for testing without `test`; "auto" takes 15 % of at least 2,000
+                rows, and at most 5,000 rows.
             folds: Number of models in each trial, each trained on all folds but its own, which evaluates it; 1 means
                 a separate validation part, "auto" (default of new studies) 5 folds below 2,000 rows.
-            class_weight: "balanced" weighs each class in the loss by 1 / its number of training rows.
+            class_weight: "balanced" weights each class in the loss by 1 / its number of training rows.
             scaling: "standard" standardises numbers and cuts at 10 deviations; "robust" uses median and quartiles, and
                 bends.
-            decimal: "," or "." for columns whose cells can be read with either.
-            day_first: True to read 3/5/2024 as May, in columns whose cells can be read in both ways.
+            decimal: "," or "." for columns that can be read with either.
+            day_first: True to read 3/5/2024 as 3 May, in columns that can be read in both ways.
             merge_spellings: False to keep labels apart that differ only in case and blanks.
             reading: 1 reads files as existing studies do. 2 also reads numbers and dates as people write them, leaves
                 out row numbers and rows without a target, and lets `missing` add to the usual words.
@@ -171,7 +171,9 @@ class Tabular(SplitTask):
             left_out=None if self._form.reading == 1 else self._reading.identifiers,
         )
         self._target = fit_target(table, column, rows, others.get("validation"), self.classes)
-        self._parts = self._encode_parts(table, rows, others)
+        self._parts = parts_of(self.encoding.encode(table), self._targets(table), rows) | {
+            name: (self.encoding.encode(one), self._targets(one)) for name, one in others.items()
+        }
         if self._folds > 1:
             self._parts = with_folds(self._parts, None if labels is None else labels[rows[0]], self._folds)
         if class_weight is not None:
@@ -213,10 +215,7 @@ class Tabular(SplitTask):
         return f" (AUROC and AUPRC judge {shown(self.classes[self.positive])})" if len(self.classes) == 2 else ""
 
     def data_check(self) -> dict[str, Any]:
-        """Return `findings`, lines about unusual data with the options that change their treatment, and the `columns`.
-
-        The files are read again, so that no second copy of them is in memory during training.
-        """
+        """Return `findings`, lines about unusual data with options, and `columns`. Reads the files again."""
         if self._form.reading == 1:
             return {}
         from trainers.tasks.table.data_check import table_columns, table_findings
@@ -229,8 +228,8 @@ class Tabular(SplitTask):
     def encode(self, rows: Sequence[Mapping[str, object]] | str | Path) -> Tensor:
         """Return new rows as inputs of the model, float32 [n, columns]. TaskError for a wrong column or cell.
 
-        `rows` is a file, or a list of mappings from column to value, None if missing. Target and ignored columns may be
-        left out.
+        `rows` is a file, or a list of mappings from column to value, None if missing. Target and ignored columns are
+        optional.
         """
         import torch
 
@@ -245,7 +244,7 @@ class Tabular(SplitTask):
         return torch.from_numpy(self.encoding.encode(table))
 
     def decode(self, outputs: Tensor) -> list[str] | list[float]:
-        """Return the labels for outputs, or numbers in the units of the target."""
+        """Return labels for outputs, or numbers in the target's units."""
         if self._is_classifier:
             return super().decode(outputs)
         return [value * self._target.deviation + self._target.mean for value in outputs.tolist()]
@@ -263,7 +262,7 @@ class Tabular(SplitTask):
         return {"kind": "number", "mean": self._target.mean, "deviation": self._target.deviation, "error": "val_mse"}
 
     def model(self, params: Params) -> nn.Module:
-        """Return one model of the kind `architecture` for each fold. Outputs [n, classes], or [n] standardised."""
+        """Return a model `architecture` for each fold. Outputs [n, classes], or [n] standardised."""
         from trainers.tasks.table.table_networks import fold_model, tabular_model
 
         rows, outputs = self._parts["train"][0], len(self.classes) or None
@@ -279,17 +278,17 @@ class Tabular(SplitTask):
 
     @cached_property
     def _trained_levels(self) -> NDArray[np.bool_]:
-        """Levels of categories in each fold model's training rows. Cached, because many models may be built."""
+        """Levels in each fold model's training rows. Cached, because many models may be built."""
         return trained_levels(self._parts["train"][0], self.encoding, self._folds)
 
     def new_rows(self, inputs: Tensor) -> Tensor:
-        """Return inputs of any part in the form that `encode` returns, without the number of each row's fold."""
+        """Return inputs of any part as `encode` does, without fold numbers."""
         return inputs[:, : self.encoding.columns]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss, shape [n]: cross entropy in nats, or squared error of the standardised number.
 
-        If outputs have several members in a second dimension, this is the mean of the members' losses.
+        For outputs of several members (second dimension), the loss is the mean over members.
         """
         if not self._is_classifier:
             targets = learned_part(targets)
@@ -301,7 +300,7 @@ class Tabular(SplitTask):
         return mean_of_members(partial(super().smoothed_loss, smoothing=smoothing), outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the values of each metric, shape [n]. The mean of `val_r2` is 1 - squared error / variance."""
+        """Return each metric's values, shape [n]. The mean of `val_r2` is 1 - squared error / variance."""
         if self._is_classifier:
             return super().metrics(outputs, targets)
         error = (outputs - learned_part(targets)).double() * self._target.deviation
@@ -311,14 +310,14 @@ class Tabular(SplitTask):
         return {"val_mse": squared, "val_mae": error.abs(), "val_r2": 1 - squared / self._target.variance}
 
     def derived_metrics(self, metrics: Mapping[str, float], _params: Params) -> dict[str, float]:
-        """Return `val_rmse`, the root of the mean squared error, with its standard error by the delta method."""
+        """Return `val_rmse`, with its standard error by the delta method."""
         if self._is_classifier or self._query is not None:
             return {}
         root, error = math.sqrt(metrics["val_mse"]), metrics.get(f"val_mse{STDERR}")
         return {"val_rmse": root} | ({f"val_rmse{STDERR}": error / (2 * root)} if error is not None and root else {})
 
     def whole_metrics(self, params: Params) -> dict[str, Any]:
-        """Return the metrics of classes; for ranked rows NDCG, which is a mean over queries, not over rows."""
+        """Return the metrics of classes, or for ranked rows NDCG, a mean over queries."""
         if self._query is None:
             return super().whole_metrics(params)
         from trainers.tasks.table.ranking import Ndcg
@@ -326,7 +325,7 @@ class Tabular(SplitTask):
         return {"val_ndcg": Ndcg()}
 
     def answer_summary(self) -> Any:
-        """Return an object that describes answers to validation rows, as classes or numbers; None for ranked rows."""
+        """Return an object that describes answers, as classes or numbers; None for ranked rows."""
         if self._is_classifier or self._query is not None:
             return super().answer_summary()
         from trainers.tasks.shared.class_metrics import Residuals
@@ -335,23 +334,23 @@ class Tabular(SplitTask):
 
     @property
     def input_columns(self) -> dict[str, list[int]]:
-        """Places of each of the table's columns in a row of inputs."""
+        """Places of the table's columns in a row of inputs."""
         return self.encoding.places
 
     def space(self) -> Space:
-        """Return the default search space. Batches are small enough for several steps in an epoch."""
+        """Return the default search space, with several steps in an epoch."""
         from trainers.tasks.table.table_space import tabular_space
 
         return tabular_space(self.training_samples)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters that are good for most tables, the usual baseline first."""
+        """Return good parameters for most tables, the usual baseline first."""
         from trainers.tasks.table.table_space import tabular_first_trials
 
         return tabular_first_trials(self.training_samples)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline, boosted trees, and a trivial baseline that ignores all columns but the target."""
+        """Return boosted trees, and a trivial baseline that uses only the target."""
         from trainers.tasks.table.table_space import tabular_baselines
 
         trivial = (
@@ -373,12 +372,6 @@ class Tabular(SplitTask):
         queries = queries_of(table, self._query)
         return split_queries(queries, **shares)
 
-    def _encode_parts(
-        self, table: Table, rows: tuple[Rows, Rows, Rows], others: Mapping[str, Table]
-    ) -> dict[str, tuple[Matrix, Any]]:
-        parts = parts_of(self.encoding.encode(table), self._targets(table), rows)
-        return parts | {name: (self.encoding.encode(one), self._targets(one)) for name, one in others.items()}
-
     def _targets(self, table: Table) -> Any:
         if self.classes:
             return encode_classes(table, self._target.column, self.classes)
@@ -398,7 +391,7 @@ _SEED = 0
 
 
 def count_folds(given: object, *, rows: int, has_validation: bool, is_ranked: bool) -> int:
-    """Return the number of folds that the option `folds` means; 1 means a separate validation part."""
+    """Return the number of folds of the option `folds`; 1 means a separate validation part. Raises TaskError."""
     if given == "auto":
         return FOLDS if rows < SMALL and rows >= 2 * FOLDS and not has_validation and not is_ranked else 1
     most = min(_MOST, rows)
@@ -415,7 +408,7 @@ def with_folds(
 ) -> dict[str, tuple[Matrix, Any]]:
     """Return the parts with each row's fold number as a last column. Training and validation are the same rows.
 
-    Each class of the training rows' `classes` [n], or None, is divided evenly among the folds.
+    Folds share each class of the training rows' `classes` [n], or None, evenly.
     """
     inputs, targets = parts["train"]
     order = np.random.default_rng(_SEED).permutation(len(inputs))
@@ -428,7 +421,7 @@ def with_folds(
 
 
 def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np.bool_]:
-    """Return which levels of the categories occur in the training rows of each fold's model, as a mask [k, levels].
+    """Return a mask [k, levels] of the categories' levels that occur in the training rows of each fold's model.
 
     `inputs` are the training rows from `with_folds`, [n, columns].
     """
@@ -443,7 +436,7 @@ def trained_levels(inputs: Matrix, encoding: Encoding, folds: int) -> NDArray[np
 
 
 def folds_note(folds: int) -> str:
-    """Return a sentence about the effect of folds on the cost and the answers of a trial."""
+    """Return a sentence about the effects of folds on a trial."""
     what = "each row is judged by the model that has not seen it, and answers are the mean of all models"
     cure = "--set task_options.folds=1 takes a validation part instead"
     return f"folds: a trial trains {folds} models and costs {folds} times as much; {what} ({cure})"

@@ -1,4 +1,4 @@
-"""Classification of texts in a CSV or TSV file, by a transformer, n-grams, TF-IDF, or a published checkpoint."""
+"""Classification of texts in CSV or TSV files, by a transformer, n-grams, TF-IDF, or a published checkpoint."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class Text(SplitTask):
         validation_share: float = 0.15,
         test_share: Share = 0.0,
     ) -> None:
-        """Read the files, learn the tokenizer from the training texts, and tokenize all texts. Raises TaskError.
+        """Read the files, train the tokenizer on training texts, and tokenize all texts. Raises TaskError.
 
         Args:
-            text: The column of texts: its name, its number from 0, "last", or "auto" for the longest texts.
-            label: The column of classes, given in the same ways; "auto" means the column with the fewest values.
-            test: A file with the same columns for testing, which the search never uses.
+            text: Column of texts: its name, its number from 0, "last", or "auto" for the longest texts.
+            label: Column of classes, given in the same ways; "auto" means the column with the fewest values.
+            test: File with the same columns for testing, which the search never uses.
             vocabulary: Largest number of tokens; no effect with a checkpoint.
             longest: Number of tokens after which a text is cut off.
             lowercase: True to ignore case; no effect with a checkpoint.
-            checkpoint: A folder, or a name on the Hugging Face hub, to fine-tune instead of training from scratch.
+            checkpoint: Folder, or name on the Hugging Face hub, to fine-tune instead of training from scratch.
             header: True if the first line names the columns; None detects it, as for `delimiter`.
         """
         self._form = task_options.form(delimiter=delimiter, header=header, encoding=encoding, missing=[])
@@ -97,7 +97,9 @@ class Text(SplitTask):
         self.classes = fit_classes(table, self._label)
         labels = encode_classes(table, self._label, self.classes)
         rows = split(labels, len(table), **(shares | dict.fromkeys(others, 0.0)))
-        words = _some_texts(table, self._text)
+        words = _texts(table, self._text)
+        if not any(words):
+            raise TaskError(f"{table.path}: the text column {self._text!r} is empty. Name another column")
         if checkpoint is None:
             learned = [words[row] for row in rows[0]]
             self._tokenizer = tokens.train_tokenizer(learned, vocabulary=vocabulary, lowercase=lowercase)
@@ -125,7 +127,7 @@ class Text(SplitTask):
         )
 
     def encode(self, rows: Sequence[str] | str | Path) -> Tensor:
-        """Return new texts as inputs of the model, int64 [n, tokens]. Raises TaskError for a wrong file or row."""
+        """Return new texts as inputs of the model, int64 [n, tokens]. Raises TaskError."""
         import torch
 
         if isinstance(rows, str | Path):
@@ -145,7 +147,7 @@ class Text(SplitTask):
         )
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's network, with an output for each class."""
+        """Return the network `architecture` or the checkpoint's, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         meaning = (self._tokenizer.to_str(), self.classes)
@@ -197,27 +199,27 @@ class Text(SplitTask):
         )
 
     def rate_factors(self, model: nn.Module, params: Params) -> Mapping[str, float] | None:
-        """Return factors of the learning rate, which fall from the last layer to the first by `layer_rate_decay`."""
+        """Return factors of the learning rate, falling from the last layer to the first by `layer_rate_decay`."""
         from trainers.tasks.words.text_space import layer_rate_factors
 
         return layer_rate_factors(model, params)
 
     def space(self) -> Space:
-        """Return the default search space, which is smaller for a checkpoint."""
+        """Return the default search space, smaller for a checkpoint."""
         return checkpoint_space() if self._checkpoint is not None else text_space(has_tfidf=self._has_tfidf)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters that are known to be good, the usual baseline first; none for a checkpoint."""
+        """Return good parameters, the usual baseline first; none for a checkpoint."""
         return [] if self._checkpoint is not None else text_first_trials(has_tfidf=self._has_tfidf)
 
     def baselines(self) -> list[dict[str, Any]]:
-        """Return the usual baseline (none for a checkpoint), and a trivial baseline that ignores the texts."""
+        """Return the usual baseline, and a trivial baseline that ignores the texts."""
         trivial = most_frequent_class(self)
         return [*text_baselines(has_tfidf=self._has_tfidf), trivial]
 
     @property
     def _cleaning(self) -> dict[str, bool]:
-        """Cleaning of the files' texts. It matters only for checkpoints: other tokenizers here ignore spaces."""
+        """Cleaning of the files' texts, only for checkpoints: other tokenizers here ignore spaces."""
         return {"trimmed": True, "plain_line_ends": bool(self._written)}
 
     def _to_tokens(self, words: Sequence[str]) -> tokens.Tokens:
@@ -239,11 +241,11 @@ class Text(SplitTask):
 
 
 def find_text_and_label(table: Table, text: str | int = "auto", label: str | int = "auto") -> tuple[str, str]:
-    """Return the columns of texts and of classes, as given or detected. Raises TaskError if there are none."""
+    """Return the columns of texts and of classes, as given or detected. Raises TaskError."""
     if len(table.names) < 2:
         problem = f"the only column is {shown(table.names[0])}"
         raise TaskError(f"{table.path}: {problem}. Name a column of texts and one of labels, and check the delimiter")
-    sizes = {name: _mean_length(table, name) for name in table.names}
+    sizes = {name: sum(map(len, _texts(table, name))) for name in table.names}
     label_name = None if label == "auto" else find_column(table, label, "task_options.label")
     if text == "auto":
         text_name = max((name for name in table.names if name != label_name), key=lambda name: sizes[name])
@@ -261,20 +263,8 @@ def find_text_and_label(table: Table, text: str | int = "auto", label: str | int
     return text_name, label_name
 
 
-def _mean_length(table: Table, name: str) -> float:
-    words = _texts(table, name)
-    return sum(map(len, words)) / len(words)
-
-
 def _distinct(table: Table, name: str) -> int:
     return len(table.columns[name].unique())
-
-
-def _some_texts(table: Table, column: str) -> list[str]:
-    found = _texts(table, column)
-    if not any(found):
-        raise TaskError(f"{table.path}: the text column {column!r} is empty. Name another column")
-    return found
 
 
 def _texts(table: Table, name: str) -> list[str]:

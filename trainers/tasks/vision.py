@@ -1,4 +1,4 @@
-"""Classification of images, from idx files such as MNIST's, or from folders with one sub-folder for each class."""
+"""Classification of images in idx files such as MNIST's, or in folders with a sub-folder per class."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _ARCHITECTURES = ("cnn", "residual")
 _COLOURS = 3  # number of channels of a colour image
 _CHECKPOINT_SIDE = 128
-"""Height and width of images for a checkpoint: a third of the work of 224 pixels, the size in its training."""
+"""Height and width of images for a checkpoint: a third of the work of 224 pixels, the size of its training."""
 
 
 class Vision(SplitTask):
     """Classifies images. Outputs [n, classes]; metrics `val_error`, `val_accuracy` and others of `SplitTask`.
 
-    Images are stored as uint8. The model normalises each batch by the training images' mean and deviation.
+    Images are uint8. The model normalises each batch by the training images' mean and deviation.
     """
 
     parameters = ("architecture", "channels", "depth", "dropout", "shift", "flip", "operations", "magnitude", "mixup")
@@ -60,17 +60,17 @@ class Vision(SplitTask):
         """Read all images. Raises TaskError for a wrong file or option.
 
         Args:
-            train: A folder: with idx files under MNIST's names; or with the folders train and optionally validation and
-                test; or with one sub-folder for each class. Or an idx file, beside `train_labels`.
-            test: A folder of classes or an idx file, which the search never uses; None means the test part in `train`.
-            validation: A folder of classes or an idx file; without it, `validation_share` of the training images.
+            train: Folder with idx files under MNIST's names; or with the folders train and optionally validation and
+                test; or with a sub-folder for each class. Or an idx file, beside `train_labels`.
+            test: Folder of classes or idx file, which the search never uses; default: the test part in `train`.
+            validation: Folder of classes or idx file; default: `validation_share` of the training images.
             size: Height and width of images from folders; None means the images' own size, at most 64.
             grey: True to drop the colours of images from folders; None decides by the first image.
-            checkpoint: A file of weights of torchvision's residual networks, to fine-tune; images of folders are then
+            checkpoint: File of weights of torchvision's residual networks, to fine-tune; images of folders are then
                 128 x 128 unless `size` is given.
-            reading: 1 reads folders as existing studies do. 2 leaves out hidden folders and training images that are
-                copies of validation or test images, keeps the brightness of images of whole numbers or floats,
-                and makes transparent pixels white.
+            reading: 1 reads folders as existing studies do. 2 skips hidden folders and training images that are copies
+                of validation or test images, keeps the brightness of images of whole numbers or floats, and makes
+                transparent pixels white.
         """
         self._reading = task_options.whole(reading, "reading", low=1, high=2)
         is_new = reading > 1
@@ -118,7 +118,7 @@ class Vision(SplitTask):
         )
 
     def data_check(self) -> dict[str, Any]:
-        """Return `findings`, one line for each unusual fact about the files."""
+        """Return `findings`, a line for each unusual fact about the files."""
         if self._reading == 1:
             return {}
         deep = {"I": "whole numbers of more than 8 bits", "F": "floats"}
@@ -136,7 +136,7 @@ class Vision(SplitTask):
         return {"findings": findings}
 
     def encode(self, rows: Sequence[str | Path]) -> Tensor:
-        """Return image files as inputs of the model, uint8 [n, channels, height, width]. TaskError for other rows."""
+        """Return image files as inputs of the model, uint8 [n, channels, height, width]. Raises TaskError."""
         import torch
 
         check_kind(rows, (str, Path), "image files")
@@ -155,7 +155,7 @@ class Vision(SplitTask):
         )
 
     def model(self, params: Params) -> nn.Module:
-        """Return the network that `architecture` names, or the checkpoint's network, with an output for each class."""
+        """Return the network `architecture` or the checkpoint's, with an output for each class."""
         if self._checkpoint is not None:
             return self._from_checkpoint(self._checkpoint, params)
         from trainers.tasks.pictures.picture_networks import plain_body, residual_body
@@ -207,7 +207,7 @@ class Vision(SplitTask):
         return Mixup(alpha, Partners(*self.train_data(params)), len(self.classes)) if alpha > 0 else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each image's cross entropy in nats, shape [n]. In mixtures, the classes of both images count."""
+        """Return each image's cross entropy in nats, shape [n]; in mixtures, for the classes of both images."""
         return self.smoothed_loss(outputs, targets, 0.0)
 
     def smoothed_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -219,7 +219,7 @@ class Vision(SplitTask):
         return mixed_loss(outputs, targets, smoothing)
 
     def space(self) -> Space:
-        """Return the default search space, which is smaller for a checkpoint. Only colour images are flipped."""
+        """Return the default search space, smaller for a checkpoint. Only colour images are flipped."""
         from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
         from search_spaces.space import Space
 
@@ -248,7 +248,7 @@ class Vision(SplitTask):
         return Space(space)
 
     def first_trials(self) -> list[dict[str, Any]]:
-        """Return parameters of a small convolutional network that are known to be good; none for a checkpoint."""
+        """Return good parameters of a small convolutional network; none for a checkpoint."""
         if self._checkpoint is not None:
             return []
         return [{
@@ -267,7 +267,6 @@ class Vision(SplitTask):
         return images.read_folder(source, self.classes, size=self._size, channels=self._channels, ranges=self._ranges)
 
     def _read_other(self, source: images.Source, whole: images.Images) -> images.Images:
-        """Read a validation or test part, in the size and channels of the training images."""
         channels, height, width = whole.pixels.shape[1:]
         if source.labels is None:
             return images.read_folder(
@@ -299,7 +298,7 @@ def _sources(paths: dict[str, str | None], labels: dict[str, str | None], *, is_
 
 
 def _moments(pixels: images.Pixels) -> tuple[list[float], list[float]]:
-    """Return mean and deviation of each channel, computed without a floating-point copy of the images."""
+    """Return mean and deviation of each channel, without a floating-point copy of the images."""
     counts = [np.bincount(pixels[:, channel].ravel(), minlength=256) for channel in range(pixels.shape[1])]
     levels = np.arange(256)
     means = [float((count * levels).sum() / count.sum()) for count in counts]

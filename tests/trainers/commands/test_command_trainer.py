@@ -230,7 +230,7 @@ def test_a_trial_goes_back_where_its_files_turn_out_to_be_of_a_later_epoch(tmp_p
     script(tmp_path, text.replace("str(epoch)", "str(epoch + 1)"))  # as one that has trained on before it is held
     spec = spec_of(tmp_path, {"metrics": "json"})
     first = run(spec, Grants(until=2))
-    with pytest.raises(UnreadablePartError, match="continued with epoch 4 from a checkpoint of epoch 2"):
+    with pytest.raises(UnreadablePartError, match="continued with epoch 4, but its checkpoint is of epoch 2"):
         run(replace(spec, attempt=2, resume_from=first.measurements[1].checkpoint))
 
 

@@ -152,7 +152,7 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
     for name, write in (("zip.pt", torch.save), ("plain.pth", lambda one, path: path.write_bytes(pickle.dumps(one)))):
         write({"conv1.weight": Hostile(str(trap))}, tmp_path / name)
         with pytest.raises(
-            TaskLoadError, match=r"found an object that is no tensor, and may run code .*, allowed: wei"
+            TaskLoadError, match=r"found an object that is not a tensor, and may run code .*, allowed: wei"
         ) as caught:
             load_task("vision", {"train": str(folder), "checkpoint": str(tmp_path / name)})
         assert "\n" not in str(caught.value)

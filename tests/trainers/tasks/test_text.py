@@ -274,7 +274,7 @@ def test_a_decay_of_rates_needs_layers_and_a_dropout_an_architecture_that_has_on
         task.rate_factors(transformer, {"layer_rate_decay": 1.5})
     from transformers import LlamaConfig
 
-    with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* Take dropout out of"):
+    with pytest.raises(TaskError, match=r"^dropout: found 0\.2, but the architecture 'llama' .* Remove dropout from"):
         _set_dropout(LlamaConfig(), 0.2)
 
 

@@ -74,7 +74,7 @@ def test_what_fills_a_text_up_is_no_word(file, tmp_path, config, tokenizer_confi
     if tokenizer_config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
     if expected is None:
-        with pytest.raises(TaskError, match=r"^task_options\.checkpoint: no special token in .* fills"):
+        with pytest.raises(TaskError, match=r"^task_options\.checkpoint: .* has no special token"):
             Text(file, checkpoint=str(tmp_path))
         return
     task = Text(file, checkpoint=str(tmp_path), longest=64)

@@ -214,7 +214,7 @@ def test_files_that_start_programs_or_fill_the_memory_are_refused(tmp_path: Path
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         chunk = struct.pack(">I", len(header)) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
-    with pytest.raises(TaskError, match=r"a/0\.png: the file is no complete image"):
+    with pytest.raises(TaskError, match=r"a/0\.png: the file is not a complete image"):
         Vision(str(tmp_path), reading=2)
     row = ImageRows({"channels": 3, "height": 8, "width": 8})
     with pytest.raises(InputError, match="is not a complete image"):
@@ -301,7 +301,7 @@ def test_classes_of_one_image_or_of_the_test_alone_are_refused_and_labels_count_
     labels = bars(200)[1]
     labels[0] = 2
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
-    assert "found 1 images of the class '2'. Give two" in refusal(train=str(folder))
+    assert "found 1 images of the class '2'. Each class needs two" in refusal(train=str(folder))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(bars(200)[1]))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(bars(60)[1] + 1))
     assert "found the class 2, allowed: the training images' classes, 0, 1" in refusal(train=str(folder))
@@ -323,7 +323,7 @@ def test_bad_folders_and_what_is_missing(tmp_path: Path) -> None:
     bad.write_bytes((tmp_path / "train" / "lying" / "001.png").read_bytes()[:60])
     message = refusal(train=str(tmp_path / "train"))
     assert message.startswith(str(bad))
-    assert "no complete image" in message
+    assert "not a complete image" in message
     bad.unlink()
     image_folder(tmp_path / "test", 4)
     (tmp_path / "test" / "lying").rename(tmp_path / "test" / "leaning")

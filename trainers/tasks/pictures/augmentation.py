@@ -1,8 +1,8 @@
-"""Random changes of training images, drawn anew in each epoch. Shapes: n images of c channels, h x w pixels.
+"""Random changes of training images in each epoch. Shapes: n images of c channels, h x w pixels.
 
-Draws are functions of the epoch's seed and the image's own pixels, not of its place in a batch. So an image is changed
-in the same way for any number of ranks and data workers, and in resumed epochs. Mixup (Zhang et al. 2018, arXiv
-1710.09412) mixes an image and its class with any training image and its class, because batches depend on the ranks.
+Draws depend on the epoch's seed and the image's pixels, not on its place in a batch. So changes are the same for any
+number of ranks and data workers, and in resumed epochs. Mixup (Zhang et al. 2018, arXiv 1710.09412) mixes an image and
+its class with any training image and its class, because batches depend on the ranks.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, grid_sample, one_hot
 
 _QUANTILES, _CELLS = 4096, 2**14
-_STREAM = 0x6D69787570  # addend to the epoch's seed, so that mixup's draws are independent of the augmentation's
+_STREAM = 0x6D69787570  # addend to the epoch's seed, which makes mixup's draws independent of the augmentation's
 
 
 class Partners:
@@ -25,14 +25,13 @@ class Partners:
         self.pixels, self.labels = pixels, labels
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> "Partners":
-        """Return this object itself, because it is read-only, and as large as the data."""
         return self
 
 
 class Mixup(nn.Module):
     """Draws for each image another image to mix with, and the weight of the first image in the mixture.
 
-    `alpha`, above 0, is both parameters of the weight's Beta distribution; if small, most mixtures are near one image.
+    `alpha`, above 0, is both parameters of the weight's Beta distribution. Small values mostly keep one image.
     """
 
     key: Tensor
@@ -45,13 +44,13 @@ class Mixup(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Set the seed of the next draws. The trainer calls this before each epoch, with the same seed on all ranks."""
+        """Set the seed of the next draws, before each epoch, equally on all ranks."""
         self.key.fill_(seed)
 
     def draw(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return other images, the weight of `pixels` in the mixture [n, 1, 1, 1], and class weights of the others.
 
-        The class weights, float32 [n, classes], sum up to the weight of the other image.
+        The class weights, float32 [n, classes], sum to the weight of the other image.
         """
         draws = uniform(pixels, self.key + _STREAM, 2)
         chosen = (draws[:, 0] * len(self._partners.labels)).long().to(self._partners.labels.device)
@@ -64,7 +63,7 @@ class Mixup(nn.Module):
 def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
     """Return the midpoints of `count` equally likely parts of the Beta distribution with both parameters `alpha`.
 
-    The lower half is integrated over s = x^min(alpha, 1), in which the density has no pole; the upper half mirrors it.
+    The lower half is integrated over s = x^min(alpha, 1), where the density has no pole; the upper half mirrors it.
     """
     power = min(alpha, 1.0)
     edges = np.linspace(0, 0.5**power, _CELLS + 1)
@@ -76,7 +75,7 @@ def beta_quantiles(alpha: float, count: int) -> NDArray[np.float32]:
 
 
 def mixed_loss(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the cross entropy in nats, shape [n]. `outputs` [n, 2, classes]: logits, class weights of other images."""
+    """Return the cross entropy in nats, shape [n]. `outputs` [n, 2, classes]: logits, other images' class weights."""
     logits, counts = outputs.unbind(1)
     kept = 1 - counts.sum(dim=1, keepdim=True)
     both = one_hot(targets, logits.shape[1]) * kept + counts
@@ -87,10 +86,10 @@ OPERATIONS = (
     "identity", "shift_x", "shift_y", "rotation", "shear_x", "shear_y", "brightness", "contrast", "erasing",
 )  # fmt: skip
 _ROTATION_RADIANS, _SHEAR, _SHIFT_SHARE, _GAIN, _ERASED_SHARE = 0.5236, 0.3, 0.3, 0.9, 0.5
-"""Strengths of RandAugment's operations at magnitude 1. Lengths are fractions of the image's side."""
+"""Strengths of operations at magnitude 1. Lengths are fractions of the image's side."""
 _DRAWS_OF_OPERATION = 4
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-"""Constants of the generator SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers."""
+"""Constants of SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers."""
 
 
 class Augmentation(nn.Module):
@@ -98,8 +97,8 @@ class Augmentation(nn.Module):
 
     Args:
         shift: Largest shift in pixels in each direction; new pixels repeat the edge.
-        operations: Number of RandAugment's operations, each one of `OPERATIONS` with equal probability.
-        magnitude: Strength of the operations, from 0 to 1. Its sign is random.
+        operations: Number of random operations, drawn from `OPERATIONS` with equal probability.
+        magnitude: Strength of the operations, from 0 to 1. The sign is random.
     """
 
     key: Tensor
@@ -110,7 +109,7 @@ class Augmentation(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def set_epoch_seed(self, seed: int) -> None:
-        """Set the seed of the next draws. The trainer calls this before each epoch, with the same seed on all ranks."""
+        """Set the seed of the next draws, before each epoch, equally on all ranks."""
         self.key.fill_(seed)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -129,10 +128,10 @@ class Augmentation(nn.Module):
 
 
 def uniform(pixels: Tensor, key: Tensor, count: int) -> Tensor:
-    """Return random numbers in [0, 1), float32 [n, count], from a hash of each image and `key` (int64 scalar)."""
+    """Return random numbers in [0, 1), float32 [n, count], hashed from each image and `key` (int64 scalar)."""
     flat = pixels.flatten(1).to(torch.int64)
     places = torch.arange(flat.shape[1], device=pixels.device)
-    image = (flat * _mixed(places)).sum(dim=1)  # wraps around, so the sum is exact in any order
+    image = (flat * _mixed(places)).sum(dim=1)  # integers wrap around, so the sum is exact in any order
     number = torch.arange(1, count + 1, device=pixels.device) * _GOLDEN
     words = _mixed(_mixed(image + _mixed(key))[:, None] + number)
     return _right(words, 40).to(torch.float32) * 2.0**-24
@@ -146,12 +145,12 @@ def _mixed(words: Tensor) -> Tensor:
 
 
 def _right(words: Tensor, bits: int) -> Tensor:
-    """Shift bits to the right and fill with zeros. torch's own shift repeats the sign bit."""
+    """Shift bits to the right, and fill with zeros. torch's own shift repeats the sign bit."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
-    """Shift each image by whole pixels, at most `most` in each direction, according to random numbers [n, 2]."""
+    """Shift each image by at most `most` whole pixels in each direction, by random numbers [n, 2]."""
     n, c, height, width = pixels.shape
     down, right = ((draws * (2 * most + 1)).to(torch.int64) - most).unbind(1)
     rows = (torch.arange(height, device=pixels.device) + down[:, None]).clamp(0, height - 1)
@@ -161,14 +160,14 @@ def shifted(pixels: Tensor, most: int, draws: Tensor) -> Tensor:
 
 
 def flipped(pixels: Tensor, draws: Tensor) -> Tensor:
-    """Mirror the images whose random number in `draws` [n] is below one half, left to right."""
+    """Mirror images left to right if their random number in `draws` [n] is below one half."""
     return torch.where((draws < 0.5)[:, None, None, None], pixels.flip(3), pixels)
 
 
 def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
     """Return float32 pixels from 0 to 255, changed by the operations that `policy` [n, operations, 4] chooses.
 
-    All moves are combined into one affine map with one interpolation. Brightness and contrast follow, then erasing.
+    All moves form one affine map with one interpolation. Brightness and contrast follow, then erasing.
     """
     kinds = (policy[:, :, 0] * len(OPERATIONS)).to(torch.int64)
     signed = torch.where(policy[:, :, 1] < 0.5, -magnitude, magnitude)
@@ -183,7 +182,6 @@ def augmented(pixels: Tensor, magnitude: float, policy: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
-    """Shift, rotate and shear images about their centre; new pixels repeat the edge."""
     height, width = images.shape[2:]
     y = torch.arange(height, device=images.device, dtype=torch.float32)[None, :, None] - (height - 1) / 2
     x = torch.arange(width, device=images.device, dtype=torch.float32)[None, None, :] - (width - 1) / 2
@@ -200,13 +198,12 @@ def _moved(images: Tensor, kinds: Tensor, signed: Tensor) -> Tensor:
 
 
 def _strengths(kind: Tensor, strength: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield each operation with its strength for each image, [n, 1, 1]. It is 0 for images with another operation."""
+    """Yield each operation with its strength for each image, [n, 1, 1]: 0 for images with another operation."""
     for number, name in enumerate(OPERATIONS):
         yield name, (strength * (kind == number))[:, None, None]
 
 
 def _erased(images: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
-    """Set a randomly placed rectangle of each image to the image's mean."""
     height, width = images.shape[2:]
     half = strength[:, None] * (_ERASED_SHARE / 2)
     rows = (torch.arange(height, device=images.device) + 0.5) / height

@@ -25,7 +25,7 @@ _OTHER_ENDINGS = frozenset({
 })  # fmt: skip
 _UNSIGNED_BYTE = 0x08
 _IDX_NAMES = {"train": ("*train-images*idx3*", "*train-labels*idx1*"), "test": ("*t*-images*idx3*", "*t*-labels*idx1*")}
-"""Patterns of names as in MNIST and similar data: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
+"""Patterns for names as in MNIST: t10k-images-idx3-ubyte.gz, emnist-letters-test-images-idx3-ubyte."""
 _LARGEST_SIDE = 64
 _PART_NAMES = {
     "train": ("train", "training"),
@@ -36,13 +36,13 @@ _MORE_PART_NAMES = {
     "train": ("train_set", "training_set"), "validation": ("dev", "validation_set"), "test": ("test_set", "holdout"),
 }  # fmt: skip
 _BITS = (8, 10, 12, 14, 16)
-"""Possible bits per pixel in files of 16 or 32 bits. The smallest number that fits all training images is assumed."""
-Ranges = dict[str, tuple[float, float]]  # values that mean black and white, for Pillow's modes I and F
+"""Possible bits per pixel in files of 16 or 32 bits: the smallest number that fits all training images."""
+Ranges = dict[str, tuple[float, float]]  # values of black and white, for Pillow's modes I and F
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Images:
-    """Images with their classes: pixels uint8 [n, c, h, w], classes int64 [n]."""
+    """Images with classes: pixels uint8 [n, c, h, w], classes int64 [n]."""
 
     pixels: Pixels
     labels: Rows
@@ -50,18 +50,18 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Location of a part's images: an idx file and a file of labels, or a folder with a sub-folder for each class."""
+    """A part's images: an idx file and a file of labels, or a folder with a sub-folder per class."""
 
     images: Path
     labels: Path | None = None
-    parts: tuple[str, ...] = ()  # sub-folders that are other parts
+    parts: tuple[str, ...] = ()  # sub-folders of other parts
 
 
 def find_sources(path: Path, *, is_new: bool) -> dict[str, Source]:
-    """Return where the parts "train", and if present "validation" and "test", are in a folder.
+    """Return a folder's parts: "train", and if present "validation" and "test".
 
     The folder has idx files with MNIST's names, folders of parts with a sub-folder for each class, or only sub-folders
-    for classes. If `is_new`, a sub-folder called test that has the same classes as the folder counts as a part.
+    for classes. If `is_new`, a sub-folder called test with the same classes as the folder counts as a part.
     """
     if not path.is_dir():
         what = "a file" if path.exists() else "no such folder"
@@ -96,7 +96,7 @@ def _idx_source(path: Path, part: str) -> Source | None:
 
 
 def class_folders(source: Source, *, with_hidden: bool) -> tuple[str, ...]:
-    """Return the names of a folder's sub-folders with images, sorted; by value if all names are numbers."""
+    """Return a folder's sub-folders with images, sorted; by value if all names are numbers."""
     path = source.images
     names = [
         one.name
@@ -125,7 +125,7 @@ def read_idx(source: Source) -> Images:
 
 
 def ranges_of(folder: Path, classes: Sequence[str]) -> Ranges:
-    """Return the ranges of pixel values in a folder's images of more than 8 bits per pixel. TaskError if infinite."""
+    """Return the ranges of pixel values in images of more than 8 bits per pixel. Raises TaskError if infinite."""
     image_library()
     found: dict[str, list[tuple[float, float]]] = {}
     for path in (one for name in classes for one in image_files(folder / name)):
@@ -152,13 +152,13 @@ def _range(mode: str, low: float, high: float) -> tuple[float, float]:
 def read_folder(
     source: Source, classes: Sequence[str], *, size: tuple[int, int] | None, channels: int | None, ranges: Ranges | None
 ) -> Images:
-    """Read images from a folder with one sub-folder for each class. TaskError for a sub-folder of another name.
+    """Read images from a folder with a sub-folder for each class. TaskError for a sub-folder of another name.
 
     Args:
-        size: (height, width) to scale and crop to. None means the images' own size if it is the same for all and at
-            most 64, else a square whose side is the smallest side of any image, at most 64.
+        size: (height, width) to scale and crop to. None means the images' common size if at most 64, else a square of
+            the smallest side of any image, at most 64.
         channels: 1 for grey, 3 for colours; None means the first image's.
-        ranges: Ranges of images of more than 8 bits; None also reads hidden folders, and scales as version 1 does.
+        ranges: Ranges of images of more than 8 bits. None also reads hidden folders, and scales as in version 1.
     """
     image_library()
     folder, with_hidden = source.images, ranges is None
@@ -190,7 +190,7 @@ def read_folder(
 
 
 def read_image(path: Path, channels: int, height: int, width: int, ranges: Ranges | None) -> Pixels:
-    """Return an image, uint8 [c, h, w], in the same way as exported models: scaled to cover the size, then cropped."""
+    """Return an image, uint8 [c, h, w], scaled to cover the size and cropped, as exported models do."""
     from PIL import Image
 
     rows = ImageRows({"channels": channels, "height": height, "width": width, "ranges": ranges})
@@ -201,7 +201,7 @@ def read_image(path: Path, channels: int, height: int, width: int, ranges: Range
 
 
 def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Images:
-    """Return images from idx files with classes numbered from 0, because some data sets number them from 1."""
+    """Return images with classes numbered from 0, because some data sets number them from 1."""
     known = np.array([int(name) for name in classes])
     unknown = images.labels[~np.isin(images.labels, known)]
     if len(unknown):
@@ -211,12 +211,12 @@ def encode_labels(images: Images, classes: Sequence[str], *, path: Path) -> Imag
 
 
 def check_labels(images: Images, classes: Sequence[str], *, path: Path) -> None:
-    """Raise TaskError unless each class has at least two images, one for training and one for validation."""
+    """Raise TaskError unless each class has two images, for training and validation."""
     counts = np.bincount(images.labels, minlength=len(classes))
     for number, name in enumerate(classes):
         if counts[number] < 2:
             problem = f"found {counts[number]} images of the class {shown(name)}"
-            raise TaskError(f"{path}: {problem}. Give two of each class: one to train on and one for validation")
+            raise TaskError(f"{path}: {problem}. Each class needs two: one for training and one for validation")
 
 
 def image_library() -> None:
@@ -242,7 +242,7 @@ def _idx(path: Path, dimensions: int) -> Pixels:
 
 
 def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
-    """Return the image files in a folder, without hidden files and files in folders such as __MACOSX."""
+    """Return a folder's image files, without hidden files and folders such as __MACOSX."""
     if not folder.is_dir():
         return []
     images = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and not one.name.startswith("."))
@@ -250,7 +250,7 @@ def image_files(folder: Path, *, with_hidden: bool = False) -> list[Path]:
 
 
 def unread_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Return for each sub-folder the number of image files of types that cannot be read, by their ending."""
+    """Return each sub-folder's numbers of unreadable image files, by ending."""
     unread: dict[str, dict[str, int]] = {}
     for inside in sorted(one for one in folder.iterdir() if one.is_dir() and not _is_hidden(one.name)):
         others = (one.suffix.lower() for one in inside.rglob("*") if one.is_file() and not _is_hidden(one.name))
@@ -260,10 +260,7 @@ def unread_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def without_copies(parts: Mapping[str, tuple[Pixels, Rows]]) -> tuple[dict[str, tuple[Pixels, Rows]], int, int]:
-    """Return the parts without training images that other parts also have, and how many were removed and kept.
-
-    Copies remain in the training part if their class has no other training image.
-    """
+    """Remove training images that other parts have, except a class's last. Returns parts, numbers removed and kept."""
     others = {pixels.tobytes() for part, (images, _) in parts.items() if part != "train" for pixels in images}
     images, labels = parts["train"]
     kept = np.array([pixels.tobytes() not in others for pixels in images])
@@ -278,7 +275,6 @@ def _channels(path: Path) -> int:
 
 
 def _common_size(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return (height, width): the size of all images if it is the same and small, else a square."""
     sizes = {_look(path)[1] for path in paths}
     if len(sizes) == 1 and max(max(size) for size in sizes) <= _LARGEST_SIDE:
         return sizes.pop()
@@ -296,4 +292,4 @@ def _look(path: Path) -> tuple[str, tuple[int, int]]:
 
 def _no_image(path: Path, error: BaseException) -> TaskError:
     reason = " ".join(str(error).replace(str(path), "").replace("''", "").split())[:80]
-    return TaskError(f"{path}: the file is no complete image ({reason}). Replace or remove it")
+    return TaskError(f"{path}: the file is not a complete image ({reason}). Replace or remove it")

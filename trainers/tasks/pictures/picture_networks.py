@@ -1,7 +1,7 @@
 """Networks for images, from scratch or with published weights. Shapes: n images of c channels, height h, width w.
 
-Published weights are those for torchvision's residual networks (He et al. 2016, arXiv 1512.03385; wide ones: arXiv
-1605.07146). The names and shapes of the weights in a file show which network they belong to.
+Published weights are for torchvision's residual networks (He et al. 2016, arXiv 1512.03385; wide networks: arXiv
+1605.07146). The names and shapes of the weights in a file identify the network.
 """
 
 import pickle
@@ -69,9 +69,9 @@ class VisionNetwork(nn.Module):
 
 
 def plain_body(inputs: int, channels: int, depth: int, size: tuple[int, int]) -> tuple[nn.Module, int]:
-    """Return a body of `depth` convolutional stages, which each halve the image, and its number of features.
+    """Return a body of `depth` convolutional stages, each of which halves the image, and its number of features.
 
-    The first stage has only one convolution, because a second one at full size would cost as much as all others.
+    The first stage has one convolution, because a second at full size would cost as much as all others.
     """
     layers: list[nn.Module] = []
     before, (height, width) = inputs, size
@@ -91,7 +91,7 @@ def plain_body(inputs: int, channels: int, depth: int, size: tuple[int, int]) ->
 
 
 def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, int]:
-    """Return a body of `depth` residual blocks, which halve the image after the first, and its number of features."""
+    """Return a body of `depth` residual blocks, each after the first halving the image, and its number of features."""
     layers: list[nn.Module] = [nn.Conv2d(inputs, channels, 3, padding=1, bias=False)]
     before = channels
     for stage in range(depth):
@@ -103,7 +103,7 @@ def residual_body(inputs: int, channels: int, depth: int) -> tuple[nn.Module, in
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut, with GroupNorm, because BatchNorm would depend on the number of ranks."""
+    """Two convolutions beside a shortcut, with GroupNorm: BatchNorm would depend on the number of ranks."""
 
     def __init__(self, before: int, after: int, *, stride: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def _norm(channels: int) -> nn.Module:
 
 
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""Mean and deviation of ImageNet's colours, from 0 to 255, with which published weights were trained."""
+"""Mean and deviation of ImageNet's colours, from 0 to 255, for published weights."""
 _HEAD = ("fc.weight", "fc.bias")
 _WRAPPED = ("state_dict", "model")  # keys under which training programs keep the weights
 _BLOCK = re.compile(r"layer([1-4])\.(\d{1,3})\.conv1\.weight")
@@ -136,7 +136,7 @@ _ALLOWED = "weights of a ResNet (18, 34, 50, 101, 152 layers, or wide) of torchv
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """Return a file's tensors by name, on the CPU, without running code from the file. TaskError for other content."""
+    """Return a file's tensors by name, without running code from the file. Raises TaskError for other content."""
     file = Path(path)
     if not file.is_file():
         what, near = ("a folder", "") if file.is_dir() else ("no such file", near_file(file))
@@ -144,7 +144,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
     try:
         found = _safe_tensors(path) if file.suffix == ".safetensors" else _torch_file(path)
     except pickle.UnpicklingError:
-        problem = "found an object that is no tensor, and may run code when it is read"
+        problem = "found an object that is not a tensor, and may run code when it is read"
         raise TaskError(f"task_options.checkpoint: {path}: {problem}, allowed: {_ALLOWED}") from None
     except TaskError:
         raise
@@ -164,7 +164,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
-    """Return the network that weights belong to. Raises TaskError unless their names and shapes fit a known network."""
+    """Identify the network of a file's weights. Raises TaskError unless names and shapes fit a known network."""
     blocks = [0] * len(_STAGES)
     for name in weights:
         found = _BLOCK.fullmatch(name)
@@ -197,7 +197,7 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
 
 
 def fill(body: "ResidualBody", head: nn.Linear, path: str) -> None:
-    """Load a file's weights into a body, and into the head if its number of classes is the same. Skips meta tensors."""
+    """Load a file's weights into a body, and into a head with the same number of classes. Skips meta tensors."""
     own = body.state_dict()
     if any(value.is_meta for value in own.values()):
         return
@@ -211,7 +211,7 @@ def fill(body: "ResidualBody", head: nn.Linear, path: str) -> None:
 
 def _torch_file(path: str) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about forms of pickles: the error that follows reports them
+        warnings.simplefilter("ignore")  # warnings about forms of pickles, which the error repeats
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -239,7 +239,7 @@ class Layout:
 
     @property
     def features(self) -> int:
-        """Number of features that the network's body returns."""
+        """Number of features that the body returns."""
         return _STAGES[-1] * (4 if self.has_bottlenecks else 1)
 
     @property
@@ -251,7 +251,7 @@ class Layout:
 class ResidualBody(nn.Module):
     """Residual network without its head: normalised images [n, 3, h, w] to [n, features].
 
-    Normalisation uses the file's statistics: statistics of few images are poor and would depend on the world size.
+    Normalisation uses the file's statistics, because statistics of few images are poor and depend on the world size.
     """
 
     def __init__(self, layout: Layout) -> None:

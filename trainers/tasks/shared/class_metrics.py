@@ -15,7 +15,7 @@ from trainers.tasks.shared.class_metric_names import whole_class_metrics
 
 
 class SeenSamples:
-    """Collects tensors of all samples, for metrics that are computed from a whole part of the data."""
+    """Collects tensors of all samples, for metrics of a whole part of the data."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, ...]] = []
@@ -38,11 +38,11 @@ class ClassMetrics(SeenSamples):
     scikit-learn itself takes a second to import in every rank, and computes no standard errors.
 
     With two classes, AUROC and AUPRC judge the probability of `positive`. With more, they are means over classes, each
-    against the rest, without classes that all or no samples have. If no class is left, both metrics are left out.
+    against the rest, without classes that all or no samples have. Both are missing if no class is left.
 
     Each metric T is a function of the samples' weights w, which are 1. Its standard error is the infinitesimal
     jackknife, sqrt(n / (n - 1) * sum((dT / dw)^2)): to first order the bootstrap's, without random draws (Efron, The
-    Jackknife, the Bootstrap and Other Resampling Plans, 1982, chapter 6). For a mean it is the usual standard error.
+    Jackknife, the Bootstrap and Other Resampling Plans, 1982, chapter 6), and the usual standard error of a mean.
     """
 
     def __init__(self, classes: int, positive: int) -> None:
@@ -64,7 +64,7 @@ class ClassMetrics(SeenSamples):
         self._parts.append((scores, outputs.argmax(dim=1), targets))
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics that are defined for the samples, and their standard errors."""
+        """Return the metrics that are defined for the samples, and their standard errors."""
         if not self._parts:
             return {}
         scores, chosen, targets = self._all()
@@ -84,7 +84,7 @@ class ClassMetrics(SeenSamples):
 
 
 def _of_decisions(chosen: Tensor, targets: Tensor, weights: Tensor, classes: int) -> dict[str, Tensor]:
-    """Return F1 and balanced error of a model's chosen classes [n], as means over the classes that occur."""
+    """Return F1 and balanced error of chosen classes [n], as means over the classes that occur."""
     nothing = weights.new_zeros(classes)
     actual, answered = nothing.index_add(0, targets, weights), nothing.index_add(0, chosen, weights)
     right = nothing.index_add(0, targets, weights * (chosen == targets))
@@ -104,7 +104,7 @@ def _of_order(scores: Tensor, is_positive: Tensor, weights: Tensor) -> dict[str,
     positive = is_positive[:, varies].gather(0, order).double()
     weight = weights[order]
     is_new = torch.cat([torch.zeros_like(scores[:1]), (scores.diff(dim=0) != 0).double()])
-    place = is_new.cumsum(0).long()  # equal scores are one threshold
+    place = is_new.cumsum(0).long()  # equal scores form one threshold
     hits = torch.zeros_like(scores).scatter_add(0, place, weight * positive)
     alarms = torch.zeros_like(scores).scatter_add(0, place, weight * (1 - positive))
     above, alarms_above = hits.cumsum(0), alarms.cumsum(0)
@@ -114,18 +114,17 @@ def _of_order(scores: Tensor, is_positive: Tensor, weights: Tensor) -> dict[str,
     }
 
 
-_POINTS = 400  # most pairs of a number and its estimate that are kept
-_SHARES = (0.5, 0.9)  # shares of the samples whose distance from the truth is computed
+_POINTS = 400  # most pairs of a number and its estimate
+_SHARES = (0.5, 0.9)  # quantiles of the absolute error
 
 
 class _Summary(SeenSamples):
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
         self._parts.append((outputs.detach().cpu(), targets.cpu()))
 
 
 class Confusion(_Summary):
-    """Confusion matrix. `counts` has samples of each class (row) by most probable class (column), as nested lists."""
+    """Confusion matrix: `counts` of samples by class (row) and most probable class (column), as nested lists."""
 
     metric_names = ("labels", "counts")
 
@@ -134,7 +133,7 @@ class Confusion(_Summary):
         self._labels = list(labels)
 
     def compute(self) -> dict[str, Any]:
-        """Return the class labels, and the confusion matrix with one row for each class."""
+        """Return the class labels and the confusion matrix."""
         outputs, targets = self._all()
         size = len(self._labels)
         counts = torch.bincount(targets * size + outputs.argmax(dim=1), minlength=size * size)
@@ -151,10 +150,10 @@ class Residuals(_Summary):
         self._column, self._mean, self._deviation = column, mean, deviation
 
     def compute(self) -> dict[str, Any]:
-        """Return some of the pairs, and the quantiles of the errors over all samples."""
+        """Return some pairs, and the quantiles of all errors."""
         estimates, numbers = (one.double() * self._deviation + self._mean for one in self._all())
         pairs = torch.stack([numbers, estimates], dim=1)
         chosen = pairs[torch.linspace(0, len(pairs) - 1, min(len(pairs), _POINTS)).long()]
         points = [[float(f"{one:.6g}") for one in pair] for pair in chosen.tolist()]
-        within = np.quantile((numbers - estimates).abs().numpy(), _SHARES).tolist()  # torch's takes few samples
+        within = np.quantile((numbers - estimates).abs().numpy(), _SHARES).tolist()  # torch limits the samples
         return {"column": self._column, "points": points, "within": within}

@@ -1,4 +1,4 @@
-"""Fingerprint of how a task encodes its data, which is stored with a model's weights."""
+"""Fingerprint of a task's encoding of data, stored with a model's weights."""
 
 import zlib
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 class DataMark(nn.Module):
     """Refuses to load weights that were trained on data with another encoding.
 
-    Tasks learn the meaning of cells and tokens from the training file. If it changes, old weights are silently wrong.
+    Tasks learn the meaning of cells and tokens from the training file. If the file changes, old weights are wrong.
     """
 
     digest: Tensor
@@ -20,10 +20,10 @@ class DataMark(nn.Module):
         self.register_buffer("digest", torch.tensor(zlib.crc32(repr(meaning).encode())))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """If the fingerprints differ, add an error to the errors of `load_state_dict`, which are the last argument."""
+        """If the fingerprints differ, add an error to the errors of `load_state_dict`, the last argument."""
         loaded = state_dict.get(f"{prefix}digest")
         if loaded is not None and int(loaded) != int(self.digest):
             rest[-1].append(
-                "the training data have changed since these weights were trained, and are encoded differently"
+                "the training data have changed since these weights were trained, and have another encoding"
             )
         super()._load_from_state_dict(state_dict, prefix, *rest)

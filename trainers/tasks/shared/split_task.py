@@ -1,4 +1,4 @@
-"""Base of tasks on the user's files. Samples are split into parts; the search uses only training and validation."""
+"""Base of tasks on the user's files, split into parts. The search uses only training and validation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _TEST_SHARE = 0.15
 def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0.0) -> tuple[Rows, Rows, Rows]:
     """Return the rows for training, validation and testing. `validation` and `test` are fractions of all rows.
 
-    `classes` (int64 [rows] or None) keep their proportions. "auto" uses as many test rows as can be spared.
+    `classes` (int64 [rows] or None) keep their proportions. "auto" is 15 % of 2,000 rows or more, at most 5,000 rows,
+    and none of fewer rows.
     """
-    # The share of rows that can be spared for testing: none of few rows, and at most 5,000 rows.
     auto = min(_TEST_SHARE, _MOST_TEST_ROWS / rows) if rows >= _FEWEST_ROWS else 0.0
     validation, test = (auto if share == "auto" else share for share in (validation, test))
     order = np.random.default_rng(_SEED).permutation(rows)
@@ -47,12 +47,12 @@ def split(classes: Rows | None, rows: int, *, validation: Share, test: Share = 0
 
 
 def _counts(rows: int, share: float) -> int:
-    """Return how many rows of a group go to a part: at least one unless the share is 0, and never all."""
+    """Return a group's number of rows in a part: at least one unless the share is 0, and never all."""
     return min(max(1, round(rows * share)), rows - 1) if share > 0 else 0
 
 
 class RareClass(NamedTuple):
-    """A class of few rows. `usual` is the largest class; answering it for all rows has the error `usual_error`."""
+    """A class of few rows. `usual` is the largest class; predicting it for all rows has the error `usual_error`."""
 
     label: str
     share: float
@@ -61,7 +61,7 @@ class RareClass(NamedTuple):
 
 
 def part_sizes(parts: Mapping[str, tuple[Any, Any]], *, has_folds: bool = False) -> str:
-    """Return the number of rows of each part, in words. With folds, training and validation part are the same rows."""
+    """Return each part's number of rows, in words. With folds, training and validation have the same rows."""
     uses = {"train": "to train on", "validation": "for validation", "test": "for testing, never seen by the search"}
     if has_folds:
         uses = {"train": "to train on and to validate, in folds", "test": uses["test"]}
@@ -69,14 +69,14 @@ def part_sizes(parts: Mapping[str, tuple[Any, Any]], *, has_folds: bool = False)
 
 
 def check_share(value: float, name: str, *, lowest: float) -> float:
-    """Return a fraction of the rows. Raises TaskError unless it is from `lowest` to 0.5."""
+    """Return a fraction of rows. Raises TaskError unless it is from `lowest` to 0.5."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= 0.5:
         raise TaskError(f"task_options.{name}: found {value!r}, allowed: a number from {lowest:g} to 0.5")
     return float(value)
 
 
 def shares_of(validation: float, test: Share) -> dict[str, Share]:
-    """Return which fractions of the training file go to other parts. Raises TaskError for wrong fractions."""
+    """Return the fractions of the training file for other parts. Raises TaskError for wrong fractions."""
     return {
         "validation": check_share(validation, "validation_share", lowest=0.001),
         "test": test if test == "auto" else check_share(test, "test_share", lowest=0.0),
@@ -84,19 +84,19 @@ def shares_of(validation: float, test: Share) -> dict[str, Share]:
 
 
 def parts_of(inputs: Any, targets: Any, rows: Sequence[Rows]) -> dict[str, tuple[Any, Any]]:
-    """Return inputs and targets of each part, given its rows. Empty parts are left out."""
+    """Return inputs and targets of each part from its rows, without empty parts."""
     named = zip(("train", "validation", "test"), rows, strict=True)
     return {name: (inputs[chosen], targets[chosen]) for name, chosen in named if len(chosen)}
 
 
 class SplitTask(BaseTask):
-    """A task whose constructor has split its samples into parts. Its method `encode` makes samples of new rows."""
+    """A task with samples split into parts. Its method `encode` makes samples of new rows."""
 
     classes: tuple[str, ...] = ()  # class labels in the order of the outputs; empty for other tasks
-    class_weights: tuple[float, ...] | None = None  # weight of each class in the loss; None weighs rows alike
+    class_weights: tuple[float, ...] | None = None  # weight of each class in the loss; None: equal weights of rows
     no_test = "there are no test rows. Set task_options.test to a file, or test_share above 0"
     _parts: Mapping[str, Any]
-    """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if there is one, "test"."""
+    """Inputs and targets as arrays, first dimension samples, of "train", "validation" and, if present, "test"."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -105,13 +105,13 @@ class SplitTask(BaseTask):
 
     @property
     def positive(self) -> int:
-        """Number of the class that AUROC judges: the one with fewest training rows, the last of equal ones."""
+        """Number of the class that AUROC judges: the last class with fewest training rows."""
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         return len(counts) - 1 - int(counts[::-1].argmin())
 
     @property
     def rare_class(self) -> RareClass | None:
-        """Smallest class of the training rows, if it is rare; None if validation could not distinguish classes."""
+        """Smallest class of the training rows, if it is rare and validation has several classes."""
         if not self.classes or len(np.unique(self.targets("validation"))) == 1:
             return None
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
@@ -125,13 +125,12 @@ class SplitTask(BaseTask):
         )  # fmt: skip
 
     def balance_classes(self) -> None:
-        """Weight classes in the loss so that all count alike: rows / (classes * rows of the class).
-
-        `val_loss` is weighted in the same way. All other metrics count rows alike.
-        """
+        """Weight classes equally in the loss and in `val_loss` only: rows / (classes * rows of the class)."""
         counts = np.bincount(self.targets("train"), minlength=len(self.classes))
         self.class_weights = tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
-        self.weights = self._class_weights_of  # only then, as weights take another path in training
+        self.weights = (
+            self._class_weights_of
+        )  # set only here, because the trainer treats tasks with weights differently
 
     def _class_weights_of(self, targets: Tensor) -> dict[str, Tensor]:
         import torch
@@ -139,7 +138,7 @@ class SplitTask(BaseTask):
         return {"loss": torch.tensor(self.class_weights, device=targets.device)[targets]}
 
     def targets(self, part: str) -> Any:
-        """Return a part's targets as an array whose first dimension is the samples."""
+        """Return a part's targets as an array, first dimension samples."""
         return self._parts[part][1]
 
     @property
@@ -149,32 +148,32 @@ class SplitTask(BaseTask):
 
     @property
     def has_test_part(self) -> bool:
-        """True if there are samples for testing."""
+        """Return whether there are samples for testing."""
         return "test" in self._parts
 
     def train_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the training samples [n, ...] and their targets [n]: int64 classes, or float32 numbers."""
+        """Return the training samples [n, ...] and targets [n]: int64 classes, or float32 numbers."""
         return self._part("train")
 
     def validation_data(self, _params: Params) -> tuple[Tensor, Tensor]:
-        """Return the validation samples and targets, in the form of `train_data`."""
+        """Return the validation samples and targets, as `train_data` does."""
         return self._part("validation")
 
     def test_data(self, _params: Params) -> tuple[Tensor, Tensor]:  # noqa: PT019 - no test of pytest
-        """Return the test samples and targets, in the form of `train_data`. Raises NoTestPartError without any."""
+        """Return the test samples and targets, as `train_data` does. Raises NoTestPartError."""
         if not self.has_test_part:
             raise NoTestPartError(self.no_test)
         return self._part("test")
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return each sample's error and accuracy, which are 0 or 1, and cross entropy in nats, shape [n]."""
+        """Return each sample's error and accuracy, 0 or 1, and cross entropy in nats, shape [n]."""
         from torch.nn.functional import cross_entropy
 
         log_loss = cross_entropy(outputs.double(), targets, reduction="none")
         return {**super().metrics(outputs, targets), "val_log_loss": log_loss}
 
     def whole_metrics(self, _params: Params) -> dict[str, Any]:
-        """Return the metrics that need all samples at once; none if the task has no classes."""
+        """Return the metrics that need all samples at once, or {} without classes."""
         if not self.classes:
             return {}
         from trainers.tasks.shared.class_metrics import ClassMetrics
@@ -182,7 +181,7 @@ class SplitTask(BaseTask):
         return {"val": ClassMetrics(len(self.classes), self.positive)}
 
     def answer_summary(self) -> Any:
-        """Return an object that describes answers to validation samples (`trainers.loop.epoch_metrics`), or None."""
+        """Return an object that describes answers (`trainers.loop.epoch_metrics`), or None."""
         if not 0 < len(self.classes) <= MOST_RANKED_CLASSES:
             return None
         from trainers.tasks.shared.class_metrics import Confusion
@@ -190,11 +189,11 @@ class SplitTask(BaseTask):
         return Confusion(self.classes)
 
     def decode(self, outputs: Tensor) -> list[Any]:
-        """Return the labels of the most probable classes, for outputs [n, classes]."""
+        """Return the most probable classes' labels, for outputs [n, classes]."""
         return [self.classes[index] for index in outputs.argmax(dim=-1).tolist()]
 
     def postprocessing(self) -> dict[str, Any]:
-        """Return a description of the outputs as plain values: logits of the classes."""
+        """Describe the outputs as plain values: logits of the classes."""
         return {"kind": "classes", "labels": list(self.classes)}
 
     def _part(self, name: str) -> tuple[Tensor, Tensor]:

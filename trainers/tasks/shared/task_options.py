@@ -1,4 +1,4 @@
-"""Checks values of `task_options`. A TaskError names on one line the option, the value and what is allowed."""
+"""Checks values of `task_options`. A TaskError names the option, the value and the allowed values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ _DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "p
 
 
 def choice(value: object, name: str, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`; raises TaskError otherwise."""
+    """Return `value`. Raises TaskError unless it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise TaskError(f"task_options.{name}: {found(value, ', '.join(choices), nearest(value, choices))}")
     return value
 
 
 def names(value: object, name: str) -> tuple[str, ...]:
-    """Return an option that lists columns, or names a single column, as a tuple."""
+    """Return columns, listed or a single name, as a tuple. Raises TaskError."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise TaskError(f"task_options.{name}: {found(value, 'a list of names of columns')}")
@@ -26,19 +26,19 @@ def names(value: object, name: str) -> tuple[str, ...]:
 
 
 def whole(value: object, name: str, *, low: int, high: int, place: str = "task_options.") -> int:
-    """Return `value` if it is a whole number from `low` to `high`; raises TaskError otherwise."""
+    """Return `value`. Raises TaskError unless it is a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise TaskError(f"{place}{name}: {found(value, f'a whole number from {low} to {high}')}")
     return value
 
 
 def whole_parameter(params: Mapping[str, object], name: str, default: int, *, low: int, high: int) -> int:
-    """Return a trial's parameter if it is a whole number from `low` to `high`; raises TaskError otherwise."""
+    """Return a trial's parameter. Raises TaskError unless it is a whole number from `low` to `high`."""
     return whole(params.get(name, default), name, low=low, high=high, place="")
 
 
 def number_parameter(params: Mapping[str, object], name: str, default: float, *, low: float, high: float) -> float:
-    """Return a trial's parameter if it is a number from `low` to `high`; raises TaskError otherwise."""
+    """Return a trial's parameter. Raises TaskError unless it is a number from `low` to `high`."""
     value = params.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise TaskError(f"{name}: {found(value, f'a number from {low:g} to {high:g}')}")
@@ -46,16 +46,16 @@ def number_parameter(params: Mapping[str, object], name: str, default: float, *,
 
 
 def path(value: object, name: str) -> str:
-    """Return `value` if it is the path of a file or folder; raises TaskError otherwise."""
+    """Return `value`. Raises TaskError unless it is a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise TaskError(f"task_options.{name}: {found(value, 'the path of a file')}")
     return value
 
 
 def form(*, delimiter: object, header: object, encoding: object, missing: object, reading: int = 1) -> Form:
-    """Return the format of a text file from the task's options. `reading` is the version of the reading rules.
+    """Return a text file's format from the task's options. `reading` is the version of the reading rules.
 
-    In version 2, `missing` adds words to the usual words for missing values; in version 1 it replaces them.
+    In version 2, `missing` adds to the usual words for missing values; in version 1 it replaces them.
     """
     if header not in (True, False, None, "auto"):
         raise TaskError(f"task_options.header: {found(header, 'true, false or auto')}")
@@ -80,9 +80,9 @@ def form(*, delimiter: object, header: object, encoding: object, missing: object
 
 
 def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], needed: Sequence[str]) -> None:
-    """Raise TaskError for rows that are not mappings, that lack columns, or that have unknown columns.
+    """Raise TaskError for rows that are not mappings, lack columns, or have unknown columns.
 
-    A missing value must be given as None, because a forgotten column would silently give a prediction from the others.
+    Missing values must be None, because a forgotten column would silently give a prediction from the others.
     """
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
@@ -94,7 +94,7 @@ def check_rows(rows: Sequence[Mapping[str, object]], *, known: Sequence[str], ne
 def check_columns(
     where: str, names: Sequence[object], *, known: Sequence[str], needed: Sequence[str], absent: str = ""
 ) -> None:
-    """Raise TaskError for unknown or missing columns. The message says with `absent` how to give a missing value."""
+    """Raise TaskError for unknown or missing columns. `absent` explains in the message how to give a missing value."""
     unknown = [name for name in names if name not in known]
     missing = [name for name in needed if name not in names]
     if not unknown and not missing:

@@ -11,10 +11,7 @@ from trainers.tasks.table.targets import Target
 
 
 def most_frequent_class(task: SplitTask) -> dict[str, Any]:
-    """Return the baseline of a classifier that always predicts the classes' shares in training.
-
-    Losses are left out if a validation class has no training row.
-    """
+    """Return the baseline that predicts the classes' shares. It has no losses if a validation class is not trained."""
     training, validation = task.targets("train"), task.targets("validation")
     classes = len(task.classes)
     counts, occurs = np.bincount(training, minlength=classes), np.bincount(validation, minlength=classes) > 0

@@ -1,4 +1,4 @@
-"""Finds out how numbers, dates and codes are written in a column of text."""
+"""Detects the formats of numbers, dates and codes in columns of text."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,14 +16,14 @@ from trainers.tasks.table.columns import DATE
 from trainers.tasks.table.files import Table, as_text, is_number
 
 CellFormat = dict[str, Any]
-"""Format of a column for `automl.standalone.cells.reader`, as plain values. `kind` may also be code or category."""
+"""Format of a column for `automl.standalone.cells.reader`. `kind` may also be code or category."""
 
 PLAIN: CellFormat = {"kind": "number", "decimal": ".", "unit": "", "missing": [], "plain": True}
 PLAIN_DATES: CellFormat = {"kind": "date", "day_first": False, "missing": [], "plain": True}
 READ = ("number", "date")  # kinds of formats whose cells become numbers
 _SAMPLE = 500
 _FEW_WORDS, _MOST_WORDS, _FEW_SHARE = 3, 50, 0.02
-"""Limits for different words that count as missing in a column of numbers: always, and if they are rare."""
+"""Limits for different words that count as missing in a column of numbers: always, and if rare."""
 _FEW_NUMBERS = 10
 _LEAST_SHARE = 0.3
 _CODES_SHARE = 0.01
@@ -34,10 +34,7 @@ _CODE, _THOUSANDS = r"^0[0-9]+$", r"^-?[1-9][0-9]{0,2}(\.[0-9]{3})?$"
 def formats_of(
     table: Table, names: Collection[str], *, decimal: str | None = None, is_day_first: bool | None = None
 ) -> dict[str, CellFormat]:
-    """Return the formats of columns that are not only plain numbers, ISO dates or plain words.
-
-    `decimal` and `is_day_first` decide columns whose cells can be read in two ways; None decides by the other columns.
-    """
+    """Return columns' formats. `decimal` and `is_day_first` decide ambiguous columns; None decides by the others."""
     formats = {name: form for name in names if (form := _plain(table.columns[name])) is not None}
     columns = {name: table.columns[name] for name in names if name not in formats}
     counted = {name: cells for name, one in columns.items() if (cells := _counted(one))}
@@ -51,7 +48,7 @@ def formats_of(
 
 
 def with_formats(table: Table, formats: Mapping[str, CellFormat]) -> Table:
-    """Return a table with columns of numbers and dates as Arrow's types. TaskError for a cell of another kind."""
+    """Return a table with numbers and dates as Arrow's types. Raises TaskError for a cell of another kind."""
     columns = dict(table.columns)
     for name, form in formats.items():
         column = columns.get(name)
@@ -78,7 +75,7 @@ def _converted(table: Table, name: str, form: CellFormat) -> Any:
 def columns_of(
     rows: Sequence[Mapping[str, object]], formats: Mapping[str, CellFormat], nothing: Collection[str]
 ) -> dict[str, Any]:
-    """Return columns of numbers and dates from rows of Python values. `nothing` are words for missing values."""
+    """Return columns of numbers and dates from Python values. `nothing` are words for missing values."""
     columns = {}
     for name, form in formats.items():
         read, values = reader(form), list[float | None]()
@@ -103,7 +100,7 @@ def _typed(values: Sequence[float | None], form: CellFormat) -> Any:
 
 
 def _plain(column: Any) -> CellFormat | None:
-    """Return the format of a column of plain numbers or ISO dates. Other files may write that column differently."""
+    """Return the format of a column of plain numbers or ISO dates, which other files may write differently."""
     if not pa.types.is_string(column.type) or column.null_count == len(column):
         return None
     if pc.all(is_number(column)).as_py() and not pc.any(pc.match_substring_regex(column, _CODE)).as_py():
@@ -113,7 +110,7 @@ def _plain(column: Any) -> CellFormat | None:
 
 
 def _counted(column: Any) -> dict[str, int]:
-    """Return how many rows have each text, without words for missing values; nothing for a column of words."""
+    """Return the number of rows of each text, without words for missing values; {} for a column of words."""
     if not pa.types.is_string(column.type):
         return {}
     counts = pc.value_counts(column.drop_null())
@@ -137,8 +134,10 @@ def _sample(cells: Collection[str]) -> list[str]:
 def _read(
     cells: Collection[str], usual: bool, read: Callable[[str, bool], float | None]
 ) -> tuple[bool, dict[str, float], str | None]:
-    """Return which of two ways reads more cells, the values, and in a tie a cell that both ways read differently."""
-    # `read` takes a text and the way; `usual` decides a tie. A sample often decides.
+    """Return the better of two ways, its values, and in a tie a cell that both ways read differently.
+
+    `read` takes a text and the way; `usual` decides a tie. A sample often decides.
+    """
     some = _sample(cells)
     found = {way: sum(read(text, way) is not None for text in some) for way in (True, False)}
     ways = [True, False] if found[True] == found[False] else [found[True] > found[False]]
@@ -150,7 +149,6 @@ def _read(
 
 
 def _codes(cells: Mapping[str, int]) -> CellFormat | None:
-    """Return the format "code" if cells are digits, often with leading zeros, such as postal codes; otherwise None."""
     if not all(text.isdigit() for text in cells):
         return None
     zeros = sum(count for text, count in cells.items() if len(text) > 1 and text[0] == "0")
@@ -178,7 +176,6 @@ def _numbers(cells: Mapping[str, int], *, is_comma: bool) -> CellFormat | None:
 
 
 def _missing_words(cells: Mapping[str, int], good: Collection[str], *, least: float) -> list[str] | None:
-    """Return the texts that count as missing among numbers or dates; None if they are too many."""
     words = [text for text in cells if text not in good]
     rows, bad = sum(cells.values()), sum(cells[text] for text in words)
     is_few = len(words) <= _FEW_WORDS or (len(words) <= _MOST_WORDS and bad <= _FEW_SHARE * rows)
@@ -201,7 +198,6 @@ def _dates(cells: Mapping[str, int], *, is_day_first: bool) -> CellFormat | None
 
 
 def _has_decimal_comma(columns: Collection[Mapping[str, int]]) -> bool:
-    """Return whether some column can only be read with a decimal comma."""
     for cells in columns:
         bodies = [found[0] for text in list(cells)[:_SAMPLE] if (found := parts(text)) is not None]
         points, commas = ([value_of(body, mark) is not None for body in bodies] for mark in ".,")

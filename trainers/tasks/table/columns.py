@@ -2,8 +2,8 @@
 
 A number becomes (value - centre) / scale. A missing number becomes the median, and a column marks it. Categories become
 whole numbers: 0 for a level that is unknown or rare in training, 1 for missing, then the levels. Centre and scale are
-mean and deviation, cut off at 10; or, robust, median and quartile distance, bent smoothly (RealMLP, Holzmüller et al.
-2024, arXiv 2407.04491, section 3).
+mean and deviation, cut at 10; or, robust, median and quartile distance, bent smoothly (RealMLP, Holzmüller et al. 2024,
+arXiv 2407.04491, section 3).
 """
 
 from collections import Counter
@@ -23,23 +23,22 @@ from trainers.tasks.table.files import Table, holds_numbers, is_number, texts
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-MOSTLY = 0.8  # share of numeric cells from which a text column counts as numbers with typing errors
+MOSTLY = 0.8  # share of numeric cells from which a text column is numbers with typing errors
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 _WITH_ZONE = r":[0-9.]+(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAREST = 2
-_COUNTED = 20  # number of rows from which a column that counts them is left out: it only has the order of the file
+_COUNTED = 20  # number of rows from which a column that counts rows is left out, because it has only their order
 _MOST_LEVELS = 1000
-_FARTHEST = 10.0  # bound at which standardised values are cut: one typing error must not make a batch diverge
-_BOUND = 3.0  # bound that robustly scaled values approach, far from the median
+_FARTHEST = 10.0  # bound of standardised values: one typing error must not make a batch diverge
+_BOUND = 3.0  # bound that robustly scaled values approach
 _DAY_MS = 86_400_000.0
 _TOO_FAR = 1e6
-"""Number of usual distances from the median beyond which a value does not affect the scale: it would leave too few of
-the 32 bits for the other values."""
+"""Usual distances from the median beyond which a value does not affect the scale: 32 bits would be too few."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """Encoding of a column of numbers, or of dates in days. `mean` and `deviation` are centre and scale."""
+    """Encoding of numbers, or of dates in days. `mean` and `deviation` are centre and scale."""
 
     name: str
     is_date: bool
@@ -51,14 +50,14 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Category:
-    """Encoding of a column of words: level i becomes the number i + 2."""
+    """Encoding of words: level i becomes the number i + 2."""
 
     name: str
     levels: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """Number of codes, including those for unknown and missing values."""
+        """Number of codes, including unknown and missing."""
         return len(self.levels) + 2
 
 
@@ -73,7 +72,7 @@ class Encoding:
 
     @property
     def dense(self) -> int:
-        """Number of columns of numbers and marks, before the categories."""
+        """Number of columns before the categories."""
         return len(self.numbers) + sum(number.marks for number in self.numbers)
 
     @property
@@ -83,7 +82,7 @@ class Encoding:
 
     @property
     def places(self) -> dict[str, list[int]]:
-        """Places of each of the table's columns in an encoded row, including the mark of missing values."""
+        """Places of the table's columns in an encoded row, including marks of missing values."""
         marked = [number.name for number in self.numbers if number.marks]
         places = {number.name: [place] for place, number in enumerate(self.numbers)}
         for place, name in enumerate(marked, start=len(self.numbers)):
@@ -91,7 +90,7 @@ class Encoding:
         return places | {one.name: [place] for place, one in enumerate(self.categories, start=self.dense)}
 
     def form(self) -> dict[str, Any]:
-        """Return the steps of `encode` as plain values, for `automl.standalone.table_rows`."""
+        """Describe `encode` as plain values, for `automl.standalone.table_rows`."""
         return {
             "numbers": [asdict(number) for number in self.numbers],
             "categories": [asdict(category) for category in self.categories],
@@ -99,11 +98,11 @@ class Encoding:
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """Meaning of an encoded row, for the weights' fingerprint. Standard scaling keeps its earlier form."""
+        """Meaning of an encoded row, for the weights' fingerprint."""
         return (self.numbers, self.categories, *(["robust"] if self.is_robust else []))
 
     def encode(self, table: Table) -> Matrix:
-        """Return a table's encoded rows, float32 [rows, dense + categories]."""
+        """Return encoded rows, float32 [rows, dense + categories]."""
         values = [values_of(table, number.name, is_date=number.is_date) for number in self.numbers]
         limited = _bent if self.is_robust else _cut
         scaled = [limited(_scaled(value, number)) for value, number in zip(values, self.numbers, strict=True)]
@@ -125,8 +124,8 @@ def fit_encoding(
 ) -> Encoding:
     """Learn the encoding of each column from the training rows. Raises TaskError for a wrong cell in any row.
 
-    If `is_robust`, numbers are scaled by quartiles and bent, instead of standardised and cut off. `codes` are
-    categories that look like numbers. `left_out` gives columns not to use, with reasons; None leaves out row numbers.
+    `is_robust` scales numbers by quartiles and bends them, instead of standardising and cutting. `codes` are categories
+    that look like numbers. `left_out` are columns not to use, with reasons; None leaves out row numbers.
     """
     numbers: list[Number] = []
     categories: list[Category] = []
@@ -158,9 +157,9 @@ def fit_encoding(
 
 
 def values_of(table: Table, name: str, *, is_date: bool = False) -> Vector:
-    """Return a column as numbers, float64 [rows], with NaN for missing cells."""
+    """Return a column as float64 [rows], with NaN for missing cells."""
     column = table.columns[name]
-    if _is_moment(column):  # in days since 1970 in UTC, counted in whole milliseconds
+    if _is_moment(column):  # in days since 1970 in UTC, in whole milliseconds
         moments = pc.cast(column, pa.timestamp("ms")) if pa.types.is_date(column.type) else column
         whole = pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", moments.type.tz))
         return _floats(pc.cast(whole, pa.int64())) / _DAY_MS
@@ -181,7 +180,7 @@ def _is_moment(column: Any) -> bool:
 
 
 def _milliseconds(dates: Any) -> Any:
-    """Return dates that are written as text in milliseconds since 1970, int64. Dates without a time zone are in UTC."""
+    """Return dates from texts as milliseconds since 1970, int64. Dates without a time zone are in UTC."""
     dates = pc.replace_substring_regex(dates, r"(\.[0-9]{3})[0-9]+", r"\1")
     has_zone, nothing = pc.match_substring_regex(dates, _WITH_ZONE), pa.scalar(None, pa.string())
     plain = pc.cast(pc.if_else(has_zone, nothing, dates), pa.timestamp("ms"))
@@ -193,16 +192,16 @@ def _finite(table: Table, name: str, values: Vector, no_numbers: Any = False) ->
     bad = np.isinf(values) | no_numbers
     if bad.any():
         there = max(1, len(bad) - table.columns[name].null_count)
-        raise _no_number(table, name, int(np.argmax(bad)), share=1 - bad.sum() / there)
+        row, share = int(np.argmax(bad)), 1 - bad.sum() / there
+        problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
+        cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
+        raise TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")
     return values
 
 
 def bin_edges(values: Matrix, bins: int) -> Matrix:
-    """Return quantiles of each column of numbers as strictly rising edges of bins, float32 [numbers, bins + 1].
-
-    Equal quantiles are replaced by edges above the largest value, whose bins remain empty.
-    """
-    # Interpolated quantiles have 64 bits: edges may differ there that are equal in 32 bits.
+    """Return quantiles as rising edges, float32 [numbers, bins + 1]. Equal quantiles become edges above the largest."""
+    # Interpolated quantiles have 64 bits, and may be equal only in 32 bits.
     edges = np.quantile(values, np.linspace(0, 1, bins + 1), axis=0).T.astype(np.float32)
     rows = []
     for one in edges:
@@ -239,19 +238,19 @@ def _fit_number(table: Table, rows: Rows, name: str, *, is_date: bool, forced: b
     known = values[rows][~np.isnan(values[rows])]
     if len(known) == 0:
         return "empty"
-    if known.min() == known.max() and not marks:  # the deviation of equal values may be 1e-17
+    if known.min() == known.max() and not marks:  # not by the deviation, which may be 1e-17 for equal values
         return "constant"
     median = float(np.median(known))
     distances = np.abs(known - median)
     usual = np.median(distances[distances > 0]) if distances.any() else 0.0
-    near = known[distances <= _TOO_FAR * usual]  # without typing errors, and codes for missing values
+    near = known[distances <= _TOO_FAR * usual]  # without typing errors and codes for missing values
     deviation = 0.0 if near.min() == near.max() else _spread(known, near) if is_robust else float(near.std())
     mean = median if is_robust else float(near.mean())
     return Number(name=name, is_date=is_date, mean=mean, deviation=deviation or 1.0, median=median, marks=marks)
 
 
 def _spread(known: Vector, near: Vector) -> float:
-    """Return the distance between the quartiles; if they are equal, half the range of the values near the median."""
+    """Return the distance between the quartiles; if 0, half the range of the values near the median."""
     low, high = np.quantile(known, [0.25, 0.75])
     return float(high - low) or float(near.max() - near.min()) / 2
 
@@ -282,7 +281,7 @@ def _levels(table: Table, category: Category) -> Vector:
 
 
 def _plain(column: Any) -> Any:
-    """Return words in a form that does not depend on the program that wrote them: True becomes true, 1.0 becomes 1."""
+    """Return words in the same form from any program: True becomes true, 1.0 becomes 1."""
     small = pc.utf8_lower(column)
     whole = pc.replace_substring_regex(column, r"^([+-]?[0-9]+)\.0$", r"\1")
     return pc.if_else(pc.is_in(small, pa.array(["true", "false"])), small, whole)
@@ -304,9 +303,3 @@ def _bent(scaled: Vector) -> Vector:
 
 def _floats(column: Any) -> Vector:
     return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _no_number(table: Table, name: str, row: int, *, share: float) -> TaskError:
-    problem = f"found {shown(table.columns[name][row].as_py())}, where {share:.0%} of the column are numbers"
-    cure = "a finite number; or name the column in task_options.categorical, or the word in task_options.missing"
-    return TaskError(f"{table.where(row)}, column {name!r}: {problem}, allowed: {cure}")

@@ -1,4 +1,4 @@
-"""Reports unusual data in a table, each with the option that changes its treatment, and summarises the columns."""
+"""Reports unusual data in a table, with options that change its treatment, and summarises the columns."""
 
 import json
 import re
@@ -19,25 +19,25 @@ from trainers.tasks.table.files import Table, as_text, texts
 from trainers.tasks.table.reading import Reading, usual_words
 
 _MOST_NAMES = 4
-_MOST_ROWS = 20_000  # most rows for checking whether one column predicts the target
+_MOST_ROWS = 20_000  # most rows for checking that no single column predicts the target
 _TOLD, _TOLD_NUMBER, _FEWEST_ERRORS = 0.05, 1e-4, 10
 _USUAL, _ODD, _FEW_ROWS = 0.8, 0.05, 10
-"""Limits for findings: fraction of rows right by one column, fraction of odd values, number of rows that are few."""
+"""Limits for findings: fraction of the usual class, fraction of odd values, number of rows that are few."""
 _COPIES, _MANY_COPIES, _MANY = 0.01, 0.15, 0.5
-"""Limits for copies of rows: fraction to report, and fraction of different values below which copies are chance."""
+"""Limits for copies of rows: fractions to report, and fraction of different values below which copies are chance."""
 _FAR, _FAR_IN_LOGS, _GAP = 20.0, 5.0, 0.25
-"""Limits for odd values: distance from the quartiles in quartile distances, and gap as a fraction of the range."""
+"""Limits for odd values: distance from the quartiles in quartile distances, gap as a fraction of the range."""
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
 _PLACEHOLDER = re.compile(r"-?([1-9])\1+(\.\1*0?)?|-1(\.0)?|-?9+\.9+|-?1e\+?[0-9]+|-?10{3,}(\.0)?|0(\.0)?")
 _NO_DATE = re.compile(r".*(9999|0001|1900|1899|1970|2099|2999|1111|1753).*")
-_MOST_PLACEHOLDERS = 3  # most values at each end of a column that can mean a missing number
+_MOST_PLACEHOLDERS = 3  # most values at each end of a column that may mean a missing number
 
 
 def table_findings(
     raw: Table, table: Table, others: Mapping[str, Table], *,
     reading: Reading, encoding: Encoding, classes: Sequence[str],
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return one line for each fact that a user should know before training, the most serious first."""
+    """Return a line for each fact that a user should know before training, most serious first."""
     target = reading.target
     used = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
     numbers = None if classes else values_of(table, target)
@@ -58,7 +58,7 @@ def table_findings(
 
 
 def table_columns(raw: Table, table: Table, reading: Reading, encoding: Encoding) -> list[dict[str, Any]]:
-    """Return name, type, example, number of missing cells and number of different values for each column."""
+    """Return each column's name, type, example, and numbers of missing and of different cells."""
     numbers = {one.name: "date" if one.is_date else "number" for one in encoding.numbers}
     categories = {one.name: "category" for one in encoding.categories}
     kinds = numbers | categories | dict.fromkeys(encoding.left_out, "left out") | {reading.target: "target"}
@@ -75,7 +75,7 @@ def table_columns(raw: Table, table: Table, reading: Reading, encoding: Encoding
 
 
 def setting(option: str, value: object) -> str:
-    """Return the argument `--set ...` that sets a task's option, quoted for a shell."""
+    """Return the argument `--set ...` for a task's option, quoted for a shell."""
     text = f"[{', '.join(map(_yaml, value))}]" if isinstance(value, list) else json.dumps(value)
     argument = f"task_options.{option}={text}"
     quoted = argument if re.fullmatch(r"[\w.=\[\],-]*", argument) else "'" + argument.replace("'", "'\\''") + "'"
@@ -119,7 +119,7 @@ def _left_out(reading: Reading, encoding: Encoding) -> list[str]:
 
 
 def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_class: bool) -> list[str]:
-    """Return a line for each column that predicts the target alone, learned on half of the rows, tested on others."""
+    """Return a line for each column that alone predicts the target, learned on half of the rows, tested on others."""
     names = [*(one.name for one in encoding.numbers), *(one.name for one in encoding.categories)]
     rows = np.random.default_rng(0).permutation(_first_of_copies(table, [*names, target]))[:_MOST_ROWS]
     wanted, lines = np.asarray(wanted)[rows], []
@@ -134,7 +134,7 @@ def _told(table: Table, encoding: Encoding, target: str, wanted: Any, *, is_clas
             error, without = min(_error_of_class(one, classes) for one in (codes, np.minimum(codes, 1)))
         else:
             error, without = (1.0, 1.0) if number is None else _error_of_number(number, wanted)
-        one_row = 2.0 / len(rows)  # an error at the border of two classes
+        one_row = 2.0 / len(rows)  # allows one error, at the border of two classes
         if error <= (max(without * _TOLD, one_row) if is_class else without * _TOLD_NUMBER):
             said = f"error {error:.1%} with it, {without:.1%} without" if is_class else "by interpolation"
             cure = f"if the column is not known when you predict, {setting('ignore', [name])}"
@@ -151,7 +151,7 @@ def _first_of_copies(table: Table, names: Sequence[str]) -> Rows:
 
 
 def _codes(values: Vector) -> Rows:
-    """Return for each number the code of the nearest number in the first half. Missing values have their own code."""
+    """Return each number's code: the nearest number in the first half. Missing values have their own code."""
     known = np.unique(values[: len(values) // 2][~np.isnan(values[: len(values) // 2])])
     if len(known) == 0:
         return np.zeros(len(values), dtype=np.int64)
@@ -160,14 +160,14 @@ def _codes(values: Vector) -> Rows:
 
 
 def _levels(column: Any) -> Rows:
-    """Return a code for each level. Missing values have their own code, and all rare levels share one."""
+    """Return a code for each level. Missing values have their own code, and rare levels share a code."""
     codes = pc.fill_null(pc.dictionary_encode(column).indices, -1).to_numpy(zero_copy_only=False) + 2
     codes = np.where(codes == 1, 0, codes).astype(np.int64)
     return np.where((np.bincount(codes)[codes] < _FEW_ROWS) & (codes > 0), 1, codes)
 
 
 def _error_of_class(codes: Rows, wanted: Rows) -> tuple[float, float]:
-    """Return errors on the second half: of the most frequent class per code, and of the most frequent class overall."""
+    """Return errors on the second half: of the most frequent class per code, and overall."""
     half = len(wanted) // 2
     counts = np.zeros((codes.max() + 1, wanted.max() + 1))
     np.add.at(counts, (codes[:half], wanted[:half]), 1)
@@ -179,10 +179,10 @@ def _error_of_class(codes: Rows, wanted: Rows) -> tuple[float, float]:
 
 
 def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
-    """Return the squared error on the second half if numbers are interpolated from the first, and the variance."""
+    """Return the squared error on the second half of interpolation from the first, and the variance."""
     known = ~np.isnan(values)
     values, wanted, half = values[known], wanted[known], int(known.sum()) // 2
-    wanted = np.clip(wanted, *np.quantile(wanted, [0.01, 0.99])) if len(wanted) else wanted  # an outlier is no curve
+    wanted = np.clip(wanted, *np.quantile(wanted, [0.01, 0.99])) if len(wanted) else wanted
     if known.mean() < 1 - _TOLD or half < _FEW_ROWS:
         return 1.0, 1.0
     order = np.argsort(values[:half], kind="stable")
@@ -192,7 +192,7 @@ def _error_of_number(values: Vector, wanted: Vector) -> tuple[float, float]:
 
 
 def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[str]:
-    """Return a line about target values that are far from all others, because they may mean a missing number."""
+    """Return a line about target values far from all others, which may mean a missing number."""
     low, high = np.quantile(numbers, [0.25, 0.75])
     inner = float(high - low) or float(numbers.std())
     is_far = (numbers < low - _FAR * inner) | (numbers > high + _FAR * inner)
@@ -213,7 +213,7 @@ def _odd_values(raw: Table, table: Table, name: str, numbers: Vector) -> list[st
 
 
 def _lonely_ends(numbers: Vector) -> list[float]:
-    """Return repeated values that are separated by a large gap from all values above or below. Ignores NaN."""
+    """Return repeated values with a large gap to all values above or below. Ignores NaN."""
     found, known = [], numbers[~np.isnan(numbers)]
     for sign in (1, -1):
         levels, counts = np.unique(sign * known, return_counts=True)
@@ -230,14 +230,13 @@ def _lonely_ends(numbers: Vector) -> list[float]:
 
 
 def _cells(raw: Table, table: Table, name: str, rows: Any) -> list[str]:
-    """Return the most frequent texts of a column in the rows of `table` that the mask `rows` selects."""
     cells = texts(raw.columns[name])
     cells = cells if table.rows is None else cells.take(pa.array(table.rows))
     return [word for word, _ in Counter(cells.filter(pa.array(rows)).to_pylist()).most_common(_MOST_NAMES)]
 
 
 def _placeholders(raw: Table, table: Table, encoding: Encoding) -> list[str]:
-    """Return lines about numbers and dates in features that seem to mean a missing value, such as -999."""
+    """Return lines about numbers and dates that seem to mean a missing value, such as -999."""
     found: list[tuple[str, int, list[str]]] = []
     for one in encoding.numbers:
         numbers = values_of(table, one.name, is_date=one.is_date)
@@ -300,7 +299,7 @@ def _without_target(raw: Table, table: Table, target: str) -> list[str]:
 
 
 def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> list[str]:
-    """Return lines about equal rows; none if all columns have few values, because rows are then equal by chance."""
+    """Return lines about equal rows, unless all columns have few values, with which rows are equal by chance."""
     (own,) = _comparable([table], names)
     distinct = _distinct(own)
     levels = [float(pc.count_distinct(column).as_py()) for column in own.columns[:-1]]
@@ -321,7 +320,6 @@ def _copies(table: Table, others: Mapping[str, Table], names: Sequence[str]) -> 
 
 
 def _comparable(tables: Sequence[Table], names: Sequence[str]) -> list[Any]:
-    """Return tables with the columns that all of them have; columns whose types differ become texts."""
     found: list[dict[str, Any]] = [{} for _ in tables]
     for name in (name for name in names if all(name in table.columns for table in tables)):
         columns = [table.columns[name] for table in tables]
@@ -336,7 +334,6 @@ def _distinct(table: Any) -> int:
 
 
 def _formats(reading: Reading, used: Sequence[str]) -> list[str]:
-    """Return lines about columns whose numbers, dates or codes are not written plainly."""
     formats = {name: form for name, form in reading.formats.items() if name in (*used, reading.target)}
     lines = []
     for name, form in formats.items():

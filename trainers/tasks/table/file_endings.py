@@ -6,12 +6,12 @@ from collections.abc import Iterable
 TEXT = (".csv", ".tsv")
 PARQUET = (".parquet", ".pq")
 DELIMITERS = ",;\t|"  # delimiters to look for in a file
-QUOTED = r'(?s)^"(.*)"$'  # a whole cell between quotation marks, which are text elsewhere in a file without quoting
+QUOTED = r'(?s)^"(.*)"$'  # a whole cell in quotation marks; elsewhere in a file without quoting, they are text
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 def is_index(name: str) -> bool:
-    """Return whether a Parquet column is the index that pandas writes beside the data."""
+    """Return whether a Parquet column is pandas' index."""
     return _PANDAS_INDEX.fullmatch(name) is not None
 
 

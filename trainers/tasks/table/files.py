@@ -1,6 +1,6 @@
-"""Reads tables from CSV, TSV or Parquet files, and finds the line of a row in its file, for messages.
+"""Reads tables from CSV, TSV or Parquet files, and finds a row's line in its file, for messages.
 
-Cells with text remain text here. The meaning of a column is decided once the training rows are known.
+Cells with text remain text here. `reading` decides the meaning of a column once the training rows are known.
 """
 
 import csv
@@ -30,7 +30,7 @@ from trainers.protocol import TaskError
 from trainers.tasks.table.file_endings import DELIMITERS, PARQUET, QUOTED, doubled, is_index
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "nan", "NaN", "null", "NULL", "None")
-"""Cells that count as missing values, without the spaces around them."""
+"""Cells that count as missing values, without surrounding spaces."""
 
 _ENCODING = "utf-8"
 _SAMPLE_CHARACTERS = 2**17
@@ -40,27 +40,27 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Format of a text file. None means that it is detected."""
+    """Format of a text file. None means detected."""
 
     delimiter: str | None = None
     header: bool | None = None  # the first row names the columns
     encoding: str = _ENCODING
     quoting: bool | None = None  # "..." may hold delimiters and line breaks
     missing: tuple[str, ...] = MISSING
-    late: tuple[str, ...] = ()  # words of `missing` that may be classes, until `without_words`
+    late: tuple[str, ...] = ()  # words of `missing` that `without_words` handles later, because they may be classes
     reading: int = 1  # version of the rules for header, delimiter and missing words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table's columns, as Arrow arrays of equal length: trimmed strings, or Parquet's types. null means missing."""
+    """A table's columns as Arrow arrays: trimmed strings, or Parquet's types. null means missing."""
 
     path: Path
-    form: Form | None  # complete format of the file; None for Parquet and for rows from Python
+    form: Form | None  # format of the file; None for Parquet and for rows from Python
     columns: dict[str, Any]
     is_header_sure: bool = True
-    index: tuple[str, ...] = ()  # columns without a name of their own, or pandas' index
-    rows: Any = None  # numbers of the rows in the file, if some are left out
+    index: tuple[str, ...] = ()  # columns without a name in the file, or pandas' index
+    rows: Any = None  # numbers of the rows in the file; None for all rows
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -83,8 +83,8 @@ class Table:
 def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence[str | int] = ()) -> Table:
     """Read a file. Files .parquet and .pq are Parquet, all others text with delimiters; .gz is unzipped.
 
-    `expected` are names, or column numbers, of which a header should have one; they help to detect header and
-    delimiter. Raises TaskError if the file is missing, empty, not in its encoding, or has rows of unequal length.
+    `expected` are possible names in a header, or column numbers, for detecting header and delimiter. Raises TaskError
+    if the file is missing, empty, not in its encoding, or has rows of unequal length.
     """
     path, form = Path(path), form or Form()
     if path.name.lower().endswith(PARQUET):
@@ -112,7 +112,7 @@ def read_table(path: str | Path, form: Form | None = None, *, expected: Sequence
 
 
 def read_like(train: Table, path: str | Path, form: Form) -> Table:
-    """Read another file, which must have the columns of `train`, and return them in the same order."""
+    """Read another file with the columns of `train`, and return them in the same order."""
     if train.form is not None and form.header is None and not train.form.header:
         form = replace(form, header=False)
     has_names = train.form is None or train.form.header
@@ -120,7 +120,7 @@ def read_like(train: Table, path: str | Path, form: Form) -> Table:
 
 
 def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form | None) -> Table:
-    """Return a table with the given columns from rows of Python values. Names that a row lacks are missing values."""
+    """Return a table of columns from rows of Python values. Names that a row lacks are missing values."""
     columns = {
         name: _clean(pa.array([as_text(row.get(name)) for row in rows], pa.string()), form or Form()) for name in names
     }
@@ -128,10 +128,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: bool = False) -> str:
-    """Return the column that an option gives by name, by number from 0 (-1 is the last), or as "last".
-
-    If `is_name_first`, the number 1 means the column called 1, if there is one.
-    """
+    """Return an option's column by name, number (-1 is the last) or "last". `is_name_first` tries 1 as a name first."""
     names = table.names
     wanted = str(wanted) if is_name_first and str(wanted) in names else wanted
     if isinstance(wanted, str) and wanted in names:
@@ -149,7 +146,7 @@ def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: 
 
 
 def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
-    """Return `other` with the columns of `train`, in the same order. Raises TaskError for missing or added columns."""
+    """Return `other` with the columns of `train`, in the same order. Raises TaskError for other columns."""
     if train.form is not None and other.form is not None and not train.form.header:
         if len(train.names) != len(other.names):
             problem = f"found {len(other.names)} columns, allowed: {len(train.names)}, as in {train.path}"
@@ -165,10 +162,10 @@ def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) ->
 
 
 def texts(column: Any) -> Any:
-    """Return a column as strings. 3.0 becomes "3", so that labels are the same as in a CSV file."""
+    """Return a column as strings. 3.0 becomes "3", as in a CSV file."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_decimal(column.type):  # cast directly, 0.35 would become 0.35000000000000003
+    if pa.types.is_decimal(column.type):  # a direct cast would turn 0.35 into 0.35000000000000003
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())
     if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
         return pa.array([as_text(value) for value in column.to_pylist()], pa.string())
@@ -176,16 +173,16 @@ def texts(column: Any) -> Any:
 
 
 def as_written(form: Form | None) -> dict[str, Any]:
-    """Return the format of the training file as plain values, with which an exported model reads similar files."""
+    """Return the training file's format as plain values, with which an exported model reads similar files."""
     if form is None:
         return {}
     written = {"delimiter": form.delimiter, "quoting": form.quoting}
-    # Earlier models have no encoding, and their rows are compared with rows of new models.
+    # Without the usual encoding, because earlier models have none, and are compared with new models.
     return written if form.encoding == _ENCODING else written | {"encoding": form.encoding}
 
 
 def is_number(column: Any) -> Any:
-    """Return for each string whether it is a finite number; null for missing values."""
+    """Return whether strings are finite numbers; null for missing values."""
     return pc.match_substring_regex(column, _NUMBER)
 
 
@@ -218,7 +215,6 @@ def holds_numbers(column: Any) -> bool:
 
 
 def _clean(column: Any, form: Form) -> Any:
-    """Trim spaces, and replace missing values by null: NaN, and words or numbers (-999) that mean missing."""
     if holds_numbers(column):
         numbers = pc.cast(column, pa.float64(), safe=False)
         nothing = [float(word) for word in form.missing if re.fullmatch(_NUMBER, word)]
@@ -235,7 +231,7 @@ def _without(column: Any, words: Sequence[str]) -> Any:
 
 
 def without_words(table: Table, form: Form, *, kept: str | None = None) -> Table:
-    """Return a table with null for words that mean a missing value or a class, except in the column `kept`."""
+    """Return a table with null for words that may mean a missing value, except in the column `kept`."""
     columns = {
         name: _without(column, form.late) if name != kept and pa.types.is_string(column.type) else column
         for name, column in table.columns.items()
@@ -259,7 +255,7 @@ def _existing(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content, unzipped if its name ends in .gz."""
+    """Return a file's content; .gz is unzipped."""
     try:
         content = _existing(path).read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -296,8 +292,10 @@ def _likely_encoding(content: bytes) -> str:
 
 
 def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: int) -> str:
-    """Return the delimiter that splits most of the first rows into the same number of columns, at least two."""
-    # A delimiter that yields an expected name goes first. Reading 2 takes ; tab and | before a comma that fits as well.
+    """Return the delimiter that splits most of the first rows into the same number of columns, at least two.
+
+    A delimiter that yields an expected name is preferred. Reading 2 prefers ; tab and | to a comma that fits as well.
+    """
     if path.name.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     sample = text[:_SAMPLE_CHARACTERS]
@@ -315,8 +313,8 @@ def _delimiter(path: Path, text: str, expected: Sequence[str | int], reading: in
 
 
 def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
-    """Return the columns as strings, including the first row, and the form with the quoting that was detected."""
-    # Files with tabs mostly have no quoting, and then a lone quotation mark is text.
+    """Return the columns as strings, including the first row, and the form with detected quoting."""
+    # Files with tabs mostly have no quoting, and a lone quotation mark is text.
     first = form.delimiter != "\t" if form.quoting is None else form.quoting
     tries = [first] if form.quoting is not None else [first, not first]
     for quoting in tries:
@@ -328,7 +326,6 @@ def _parse(path: Path, text: str, form: Form) -> tuple[list[Any], Form]:
 
 
 def _parse_once(text: str, form: Form, *, quoting: bool) -> list[Any] | None:
-    """Return the columns; None if rows have different lengths."""
     encoded = text.encode()
     width = len(next(_rows(text, replace(form, quoting=quoting)))[1])
     names = [str(index) for index in range(width)]
@@ -365,7 +362,7 @@ def _records(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row's first line number (from 1) and cells, without blank lines."""
+    """Yield each row's first line number, from 1, and cells. Skips blank lines."""
     csv.field_size_limit(2**31 - 1)
     lines, delimiter = io.StringIO(text, newline=""), form.delimiter or ","
     plain = form.quoting is False
@@ -378,8 +375,7 @@ def _rows(text: str, form: Form) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_header(columns: Sequence[Any], expected: Sequence[str]) -> bool:
-    """Return whether the first row looks like names: distinct words, above numbers or different words."""
-    # A single number in it speaks against names; an expected name speaks for them.
+    """Return whether the first row has an expected name, or only distinct words, above numbers or other words."""
     first = [column[0].as_py() for column in columns]
     if any(name in first for name in expected):
         return True
@@ -402,11 +398,11 @@ def _names(path: Path, columns: Sequence[Any]) -> tuple[str, ...]:
 
 
 def as_text(value: object) -> str | None:
-    """Return a Python value as it would be written in a CSV file; None for a missing value."""
+    """Return a Python value as text in a CSV file; None for a missing value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | Decimal):
-        return None if math.isnan(value) else repr(float(value)).removesuffix(".0")  # numpy writes its type
+        return None if math.isnan(value) else repr(float(value)).removesuffix(".0")  # repr of numpy has its type
     return None if value is None else str(value)
 
 
@@ -416,7 +412,7 @@ def _line(error: BaseException) -> str:
 
 _SAMPLE = 300
 _YEARS = range(1800, 2201)
-_COUNTED = 3  # number of cells 0, 1, 2 or 1, 2, 3 from which a first row of numbers counts the columns
+_COUNTED = 3  # number of cells from which a first row 0, 1, 2 or 1, 2, 3 counts the columns
 
 _Kind = Literal["number", "date", "word"]
 
@@ -424,9 +420,9 @@ _Kind = Literal["number", "date", "word"]
 def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[bool, bool]:
     """Return whether the first cells are names, and whether this is certain. `columns` are Arrow strings.
 
-    Names are distinct. A word is a name if it is above numbers, or does not occur below. A number is a name if it is
-    beside a word that is above numbers; in a row of counted or equally spaced whole numbers, or of years, unlike the
-    cells below; or in a row of whole numbers above fractions.
+    Names are distinct. A word is a name above numbers, or if it does not occur below. A number is a name beside a word
+    above numbers; in a row of counted or equally spaced whole numbers, or of years, unlike the cells below; or in a row
+    of whole numbers above fractions.
     """
     first = [column[0].as_py() for column in columns]
     if has_expected(first, expected):
@@ -454,7 +450,7 @@ def find_header(columns: Sequence[Any], expected: Sequence[str | int]) -> tuple[
 
 
 def has_expected(cells: Sequence[str | None], expected: Sequence[str | int]) -> bool:
-    """Return whether a cell is an expected name. A number does not count if it could be the number of a column."""
+    """Return whether a cell is an expected name. Possible column numbers do not count."""
     width = len(cells)
     return any(str(one) in cells and not (isinstance(one, int) and -width <= one < width) for one in expected)
 
@@ -474,7 +470,6 @@ def _are_names(cells: Sequence[str], below: Sequence[Sequence[str]], *, has_blan
 
 
 def _is_unlike(value: int, below: Sequence[str]) -> bool:
-    """Return whether a whole number is outside the range of the cells below, or these cells are fractions."""
     numbers = _numbers(below)
     return not numbers or _are_fractions(below) or not min(numbers) <= value <= max(numbers)
 

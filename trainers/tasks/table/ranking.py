@@ -1,4 +1,4 @@
-"""Ranks the rows of each query, and evaluates the ranking by NDCG. Shapes: n rows."""
+"""Ranks the rows of each query, and evaluates rankings by NDCG. Shapes: n rows."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MOST_RANKED = 10
 
 
 def queries_of(table: Table, column: str) -> Rows:
-    """Return a number for each row's query, int64 [n]. Equal cells are the same query."""
+    """Return a number for each row's query, int64 [n]. Raises TaskError for a missing query."""
     cells = texts(table.columns[column])
     if cells.null_count:
         row = int(np.argmax(pc.is_null(cells).to_numpy(zero_copy_only=False)))
@@ -26,7 +26,7 @@ def queries_of(table: Table, column: str) -> Rows:
 
 
 def split_queries(queries: Rows, *, validation: Share, test: Share) -> tuple[Rows, Rows, Rows]:
-    """Return the rows for training, validation and testing, by fractions of the queries, which are not divided."""
+    """Return the rows for training, validation and testing, by fractions of whole queries."""
     different = np.unique(queries)
     try:
         parts = split(None, len(different), validation=validation, test=test)
@@ -38,7 +38,7 @@ def split_queries(queries: Rows, *, validation: Share, test: Share) -> tuple[Row
 
 
 def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, column: str, query: str) -> Matrix:
-    """Return the standardised target, the relevance and the query of each row, float32 [n, 3]."""
+    """Return each row's standardised target, relevance and query, float32 [n, 3]."""
     if (relevance < 0).any():
         row = int(np.argmax(relevance < 0))
         problem = f"found {relevance[row]:g}, allowed: the row's relevance, a number of at least 0"
@@ -47,10 +47,10 @@ def ranking_targets(standardised: Matrix, relevance: Vector, table: Table, *, co
 
 
 class Ndcg(SeenSamples):
-    """NDCG: normalised discounted cumulative gain of the first ten rows, averaged over queries with a relevant row.
+    """NDCG (normalised discounted cumulative gain) of the first ten rows, averaged over queries with a relevant row.
 
     The gain is the relevance and the discount log2(1 + rank), as in Jarvelin and Kekalainen 2002 and scikit-learn's
-    `ndcg_score`. Rows with equal scores share the mean of their gains.
+    `ndcg_score`. Rows with equal scores share their mean gain.
     """
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
@@ -58,11 +58,11 @@ class Ndcg(SeenSamples):
         self._parts.append((outputs.detach().cpu().double(), targets[:, 1:].detach().cpu().double()))
 
     def compute(self) -> float:
-        """Return the mean over queries, from 0 to 1; NaN if no row is relevant."""
+        """Return the mean over queries; NaN if no row is relevant."""
         return _mean(self._of_queries())
 
     def standard_error(self) -> float | None:
-        """Return the standard error of the mean; None for fewer than two queries with relevant rows."""
+        """Return the mean's standard error; None for fewer than two queries with relevant rows."""
         found = self._of_queries()
         return float(np.std(found, ddof=1) / len(found) ** 0.5) if len(found) > 1 else None
 
@@ -71,7 +71,7 @@ class Ndcg(SeenSamples):
 
 
 def ndcg_without_order(targets: Any) -> dict[str, float]:
-    """Return the expected `val_ndcg` of a random order, from `ranking_targets` [n, 3]; empty without relevant rows."""
+    """Return the expected `val_ndcg` of a random order, from `ranking_targets` [n, 3]; {} without relevant rows."""
     value = _mean(_ndcg_of_queries(np.zeros(len(targets)), targets[:, 1:].astype(np.float64)))
     return {} if np.isnan(value) else {"val_ndcg": value}
 

@@ -1,4 +1,4 @@
-"""Meaning of a table's cells, learned from the training file and applied to any rows with the same columns."""
+"""Meaning of a table's cells, learned from the training file and applied to any rows."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from trainers.tasks.table.targets import MOST_WHOLE_CLASSES, spellings, with_lab
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Formats of columns, spellings of labels, and columns that only number the rows."""
+    """Formats of columns, spellings of labels, and columns that number rows."""
 
     form: Form
     target: str
@@ -29,7 +29,7 @@ class Reading:
 
     @property
     def has_code_target(self) -> bool:
-        """True if the target is a code, such as digits with leading zeros, and therefore a class."""
+        """Return whether the target is a code, such as digits with leading zeros, and so a class."""
         return self.formats.get(self.target, {}).get("kind") == "code"
 
     @property
@@ -39,7 +39,7 @@ class Reading:
         return tuple(name for name, one in self.formats.items() if one["kind"] in kinds and name != self.target)
 
     def read(self, table: Table) -> Table:
-        """Return a table with numbers and dates instead of their texts, without rows whose target is missing."""
+        """Return a table with numbers and dates instead of texts, without rows without a target."""
         if self.form.reading == 1:
             return table
         table = without_words(table, self.form, kept=self.target)
@@ -49,14 +49,14 @@ class Reading:
         return only_rows(table, pc.is_valid(cells).to_numpy(zero_copy_only=False))
 
     def rows(self, rows: Sequence[dict[str, object]], names: Sequence[str]) -> Table:
-        """Return a table from rows of Python values, in the form that `read` returns."""
+        """Return a table from rows of Python values, as `read` does."""
         table = table_of(rows, names, self.form)
         read = {name: form for name, form in self.formats.items() if name in names and form["kind"] in READ}
         table = without_words(table, self.form) if self.form.reading > 1 else table
         return replace(table, columns={**table.columns, **columns_of(rows, read, self.form.missing)})
 
     def exported(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the formats of columns that are not plain numbers or dates, for `automl.standalone.table_rows`."""
+        """Return the formats of unusual numbers and dates, for `automl.standalone.table_rows`."""
         keys = ("kind", "decimal", "unit", "day_first", "missing")
         cells = {
             name: {key: form[key] for key in keys if key in form}
@@ -79,7 +79,7 @@ def learn_reading(
     is_day_first: bool | None,
     is_merged: bool | None,
 ) -> Reading:
-    """Learn the meaning of cells from the training table. Version 1, which existing studies use, learns nothing."""
+    """Learn the meaning of cells from the training table. Version 1, for existing studies, learns nothing."""
     plain = Reading(form=form, target=target)
     if form.reading == 1:
         return plain
@@ -103,7 +103,6 @@ def learn_reading(
 
 
 def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFormat | None:
-    """Return the format of a target that is a number or a code; None if its texts are the classes."""
     if form is None or form["kind"] == "code":
         return form
     if form["kind"] != "number" or form["missing"] or kind == "classification":
@@ -115,22 +114,22 @@ def _format_of_target(cells: Any, form: CellFormat | None, kind: str) -> CellFor
     read = reader(form)
     try:
         is_whole = all(float(read(word) or 0).is_integer() for word in words)
-    except ValueError:  # infinity, which is refused with its line
+    except ValueError:  # infinity, which is refused later with its line
         return form
     return None if is_whole and (form["unit"] or len(words) == len(texts_of_target)) else form
 
 
 def usual_words(table: Table, target: str) -> Mapping[str, int]:
-    """Return for each label that usually means a missing value how many rows have it."""
+    """Return the numbers of rows of labels that usually mean a missing value."""
     cells = texts(table.columns[target]).drop_null()
     return {one["values"]: one["counts"] for one in pc.value_counts(cells).to_pylist() if is_missing(one["values"])}
 
 
-_FEWEST = 20  # number of rows below which all different numbers say nothing
+_FEWEST = 20  # number of rows below which different numbers may be chance
 _DENSE, _DENSE_IN_ORDER = 2.0, 20.0
-"""Limit for the range of row numbers per row, for rows that were drawn from a larger table."""
+"""Limits for the range of row numbers per row, for rows drawn from a larger table."""
 _MOST_BLOCKS, _FEW_BLOCKS = 10, 3
-"""Limits for how often row numbers start again: in the file's order or without a column name, and in any order."""
+"""Limits for restarts of row numbers: in the file's order or without a column name, and in any order."""
 _MOSTLY_DIFFERENT = 0.9
 _NAME = re.compile(
     r"(?!(house|haus)[_ .-]?n)(unnamed: ?[0-9]+(_level.*)?|(row[_ .-]?)?(index|idx|nr|no|num|number|id|nummer|key)\.?|"
@@ -147,14 +146,11 @@ _QUANTITY = re.compile(
     r".*[_ ([](cm|mm|m|km|kg|g|s|ms|h|hz|nm|usd|eur)[])]?|(house|haus)[_ .-]?(no|nr|num|number|nummer)\.?",
     re.IGNORECASE,
 )
-"""Names of quantities, which may grow with the rows. R calls a column of row numbers X."""
+"""Names of quantities, which may grow with the rows."""
 
 
 def identifier(table: Table, name: str) -> str | None:
-    """Return in words why a column only numbers or names the rows; None if it does not.
-
-    From such a column, a model would learn the order of the file.
-    """
+    """Return the reason why a column only numbers or names the rows, and would teach the file's order, or None."""
     column = table.columns[name]
     is_unnamed = name in table.index or _UNNAMED.fullmatch(name) is not None
     is_named = is_unnamed or _NAME.fullmatch(name) is not None or _CAMEL.fullmatch(name) is not None
@@ -199,6 +195,6 @@ def _row_number(values: Vector, *, is_named: bool, is_unnamed: bool, is_quantity
 
 
 def identifiers(table: Table, names: Sequence[str], *, others: int) -> dict[str, str]:
-    """Return the columns that only number or name the rows, with reasons; none if all columns would be left out."""
+    """Return the columns that only number or name the rows, with reasons; {} if no other column would be left."""
     found = {name: why for name in names if (why := identifier(table, name)) is not None}
     return found if len(found) < len(names) + others else {}

@@ -1,6 +1,6 @@
 """Networks for tables. Shapes: n rows, d dense columns, c categories, b bins of each number, k members.
 
-A `FoldModel` has several models, one for each of k folds, that train together: m members, o outputs.
+A `FoldModel` has a model for each of k folds, trained together: m members, o outputs.
 """
 
 import math
@@ -23,11 +23,11 @@ from trainers.tasks.table.trees import BoostedTrees
 
 
 class FoldModel(nn.Module):
-    """Combines one model for each fold, trained on all other folds.
+    """Combines a model for each fold, trained on all other folds.
 
-    For new rows, float32 [n, c], the answer is the mean of all models. Training and validation rows have the number of
-    their fold in a last column. In training, the models that a row trains answer separately, [n, k - 1, o] or [n, k -
-    1]. In evaluation, only the model that has not been trained on the row answers.
+    For new rows, float32 [n, c], the output is the mean of all models. Training and validation rows have their fold's
+    number in a last column. In training, the models that a row trains have separate outputs, [n, k - 1, o] or [n, k -
+    1]. In evaluation, the output is of the model that was not trained on the row.
     """
 
     def __init__(self, models: Sequence[nn.Module], *, columns: int, is_number: bool) -> None:
@@ -44,20 +44,20 @@ class FoldModel(nn.Module):
         return self._trained(answers, fold) if self.training else _of(answers, fold[:, None])[:, 0]
 
     def _trained(self, answers: Tensor, fold: Tensor) -> Tensor:
-        """Return the answers of the models that each row trains. Members of an ensemble share the second dimension."""
+        """Return outputs of the models that each row trains. Members of an ensemble share the second dimension."""
         others = torch.arange(1, len(self.models), device=fold.device)
         chosen = _of(answers, (fold[:, None] + others) % len(self.models))
         return chosen.flatten(1, 2) if chosen.dim() > (2 if self._is_number else 3) else chosen
 
 
 class GrownFoldModel(FoldModel):
-    """Grown models such as trees (`trainers.contract.task`), one for each fold, grown on all other folds."""
+    """Grown models such as trees (`trainers.contract.task`), each for a fold, grown on all other folds."""
 
     def grow_epoch(
         self, inputs: Tensor, targets: Tensor, *, epoch: int, epochs: int, seed: int, threads: int,
         tick: Callable[[], None],
     ) -> Tensor:  # fmt: skip
-        """Grow the model of each fold by an epoch; see `GrownModel`."""
+        """Grow each fold's model by an epoch; see `GrownModel`."""
         rows, fold = inputs[:, : self._columns].contiguous(), inputs[:, self._columns].long()
         answers = list[Tensor]()
         for number, model in enumerate(self.models):
@@ -78,13 +78,13 @@ class GrownFoldModel(FoldModel):
 
 
 def _of(answers: Tensor, chosen: Tensor) -> Tensor:
-    """Return the answers of chosen models to each row, [n, j, ...] out of [n, k, ...], by model numbers [n, j]."""
+    """Return outputs of chosen models for each row, [n, j, ...] of [n, k, ...], by model numbers [n, j]."""
     places = chosen.view(*chosen.shape, *[1] * (answers.dim() - 2)).expand(*chosen.shape, *answers.shape[2:])
     return answers.gather(1, places)
 
 
 def fold_model(models: Sequence[nn.Module], *, columns: int, is_number: bool) -> FoldModel:
-    """Return one model that combines the models of several folds; see `FoldModel`."""
+    """Combine the models of several folds; see `FoldModel`."""
     kind = GrownFoldModel if grows(models[0]) else FoldModel
     return kind(models, columns=columns, is_number=is_number)
 
@@ -99,7 +99,7 @@ def tabular_model(
     target: object,
     class_weights: Sequence[float] | None = None,
 ) -> nn.Module:
-    """Return the model that the parameter `architecture` names. Outputs [n, classes], or standardised numbers [n].
+    """Return the model `architecture`. Outputs [n, classes], or standardised numbers [n].
 
     `levels` come from the model's own training rows, see `trained_levels`. `target` is part of the weights'
     fingerprint. Trees weight rows by `class_weights`; for networks the task weights the loss.
@@ -139,17 +139,17 @@ def _waves(params: Params, numbers: int) -> "Waves | None":
     return Waves(numbers, waves, scale) if waves and numbers else None
 
 
-MEMBERS = 8  # number of models that an ensemble within one network has; TabM takes 32, which cost four times as much
+MEMBERS = 8  # number of models of an ensemble in one network; TabM's 32 cost four times as much
 
 
-_SUMS = 3  # number of sums of a number's cosines; with the number itself four values, as in RealMLP
+_SUMS = 3  # number of sums of a number's cosines; four values with the number itself, as in RealMLP
 
 
 class TabularNetwork(nn.Module):
     """MLP, residual network, or ensemble of MLPs, for numbers, their bins, and embedded categories.
 
     Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number. In training, members of
-    an ensemble answer separately: [n, k, outputs], or [n, k].
+    an ensemble have separate outputs: [n, k, outputs], or [n, k].
     """
 
     def __init__(
@@ -205,10 +205,11 @@ class TabularNetwork(nn.Module):
 
 
 class _Members(nn.Module):
-    """Parts that each member of an ensemble has for itself: scales of the inputs, and the last layer."""
+    """Each member's own weights: scales of the inputs, and the last layer.
 
-    # TabM-mini of Gorishniy et al. 2024 (arXiv 2410.24210): members share all other weights, which is cheap, and
-    # regularises.
+    Members share all other weights, which is cheap and regularises: TabM-mini of Gorishniy et al. 2024, arXiv
+    2410.24210.
+    """
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -237,7 +238,7 @@ class _Bins(nn.Module):
         self.register_buffer("width", rising.diff(dim=1))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return the positions of all numbers in their bins, [n, numbers * b], without marks of missing values."""
+        """Return positions in bins, [n, numbers * b], without marks of missing values."""
         numbers = dense[:, : len(self.low), None]
         return ((numbers - self.low) / self.width).clamp(0.0, 1.0).flatten(1)
 
@@ -258,20 +259,21 @@ class Waves(nn.Module):
         self.bias = nn.Parameter(torch.empty(numbers, _SUMS).uniform_(-bound, bound))
 
     def forward(self, dense: Tensor) -> Tensor:
-        """Return the sums for all numbers, [n, numbers * 3], without marks of missing values."""
+        """Return the sums, [n, numbers * 3], without marks of missing values."""
         numbers = dense[:, : len(self.frequencies), None]
         cosines = torch.cos(2 * math.pi * self.frequencies * numbers + self.phases)
         return (torch.einsum("ndf,dfs->nds", cosines, self.weight) + self.bias).flatten(1)
 
 
 class _Categories(nn.Module):
-    """Embeds the levels of all categories, in one table of vectors."""
+    """Embeds the levels of all categories, in one table of vectors.
 
-    # A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
+    A level without training rows, such as missing, gets the mean of its column's other vectors: its own is random.
+    """
 
     offsets: Tensor
-    trained: Tensor  # places in the table of the levels that training rows have
-    columns: Tensor  # column of each of these levels
+    trained: Tensor  # places of levels in training rows
+    columns: Tensor  # columns of these levels
     is_trained: Tensor
 
     def __init__(self, sizes: Sequence[int], embedding: int, is_trained: NDArray[np.bool_]) -> None:
@@ -279,7 +281,7 @@ class _Categories(nn.Module):
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         places = np.flatnonzero(is_trained)
         columns = np.searchsorted(starts, places, side="right") - 1
-        # Made by torch.tensor, which takes the device that the model is built on.
+        # torch.tensor uses the device on which the model is built.
         self.register_buffer("offsets", torch.tensor(starts), persistent=False)
         self.register_buffer("trained", torch.tensor(places), persistent=False)
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
@@ -288,7 +290,6 @@ class _Categories(nn.Module):
         nn.init.normal_(self.table.weight, std=embedding**-0.5)
 
     def forward(self, levels: Tensor) -> Tensor:
-        """Return the vectors [n, c * embedding] for levels [n, c], which are whole numbers in float32."""
         places = levels.long() + self.offsets
         vectors: Tensor = self.table(places)
         if not self.training:
@@ -296,7 +297,7 @@ class _Categories(nn.Module):
         return vectors.flatten(1)
 
     def _means(self) -> Tensor:
-        vectors: Tensor = self.table(self.trained)  # not from the weight, of which a rank may hold only a part
+        vectors: Tensor = self.table(self.trained)  # a rank may hold only a part of the weight itself
         sums = vectors.new_zeros(len(self.offsets), vectors.shape[1]).index_add(0, self.columns, vectors)
         counts = vectors.new_zeros(len(self.offsets)).index_add(0, self.columns, torch.ones_like(vectors[:, 0]))
         return sums / counts.unsqueeze(-1)
@@ -315,7 +316,7 @@ def _residual(inputs: int, width: int, depth: int, dropout: float) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Residual block x + f(x) with LayerNorm, because BatchNorm would depend on the number of ranks."""
+    """Residual block x + f(x) with LayerNorm: BatchNorm would depend on the number of ranks."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

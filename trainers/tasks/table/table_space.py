@@ -19,11 +19,11 @@ _NETWORK: Mapping[str, Any] = {
     "architecture": "tabm", "learning_rate": 2e-3, "optimizer": "adamw", "weight_decay": 3e-4, "width": 128, "depth": 2,
     "dropout": 0.1, "embedding": 8, "bins": 16,
 }  # fmt: skip
-"""Parameters of networks that suit most tables, without the batch size, which depends on the number of rows."""
+"""Parameters of networks for most tables, without the batch size, which depends on the rows."""
 
 
 def tabular_space(rows: int) -> Space:
-    """Return the search space for a table of `rows` training rows; its priors prefer what suits most tables."""
+    """Return the search space for `rows` training rows, with priors for most tables."""
     network = {"architecture": list(NETWORKS)}
     space = {
         "learning_rate": Float(low=2e-4, high=5e-3, log=True, prior=_near(_NETWORK["learning_rate"])).when(**network),
@@ -55,13 +55,13 @@ def tabular_space(rows: int) -> Space:
 
 
 def tabular_first_trials(rows: int) -> list[dict[str, Any]]:
-    """Return parameters that are good for most tables: boosted trees, then an ensemble of MLPs."""
+    """Return parameters for most tables: boosted trees, then an ensemble of MLPs."""
     network = {**_NETWORK, "batch_per_rank": _batches(rows)[-1]}
     return [dict(_TREES), network] if has_lightgbm() else [network]
 
 
 def tabular_baselines() -> list[dict[str, Any]]:
-    """Return the usual baseline for a table, boosted trees; none without LightGBM."""
+    """Return the usual baseline, boosted trees, or [] without LightGBM."""
     return [{"name": "boosted trees with usual parameters", "params": dict(_TREES)}] if has_lightgbm() else []
 
 

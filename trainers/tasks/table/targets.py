@@ -1,4 +1,4 @@
-"""The target column of a table: classes or numbers, and losses."""
+"""A table's target column: classes or numbers, and losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Target:
-    """Target column, with its classes in order (none for a number), or its mean and deviation."""
+    """Target column, with its classes in order, or a number's mean and deviation."""
 
     column: str
     classes: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Target:
     variance: float = 1.0  # of the validation rows in squared units of the target, for R2
 
     def __repr__(self) -> str:
-        """Return the text that `DataMark` hashes. Any change of this text would make stored weights unusable."""
+        """Return the text that `DataMark` hashes. A change of this text would make stored weights unusable."""
         said = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
         return f"_Target({', '.join(said)})"
 
@@ -62,7 +62,7 @@ _SMALLEST = 2
 
 
 def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[str, ...]:
-    """Return the classes of a label column in order, by value if all are numbers. `may_lack` allows missing labels."""
+    """Return a column's classes in order, by value if all are numbers. TaskError for a rare or only class."""
     labels = texts(table.columns[column])
     check_no_gap(table, column)
     counts = {one["values"]: one["counts"] for one in pc.value_counts(labels).to_pylist()}
@@ -82,9 +82,9 @@ def fit_classes(table: Table, column: str, *, may_lack: bool = False) -> tuple[s
 
 
 def encode_classes(table: Table, column: str, classes: Sequence[str]) -> Rows:
-    """Return the class of each row, int64 [rows].
+    """Return the class of each row, int64 [rows]. Raises TaskError for an unknown label.
 
-    If a label is unknown, it is looked up again without a dot at its end, which the test part of UCI's Adult data has.
+    Ignores a dot at the end of an unknown label, as in the test part of UCI's Adult data.
     """
     check_no_gap(table, column)
     labels = texts(table.columns[column])
@@ -111,7 +111,7 @@ def check_no_gap(table: Table, column: str) -> None:
 
 
 def spellings(table: Table, column: str, *, merged: bool | None) -> tuple[dict[str, str], list[list[str]]]:
-    """Return the label for each of its other spellings, and groups of labels that differ only in case and blanks.
+    """Return the label of each other spelling, and groups of labels that differ only in case and blanks.
 
     The most frequent spelling is the label. Labels of one repeated letter, such as the genotypes AA and Aa, are merged
     only if `merged` is true. False merges no labels.
@@ -130,9 +130,9 @@ _WHOLE = re.compile(r"^([+-]?[0-9]+)\.0+$")
 
 
 def folded(label: str) -> str:
-    """Return a label without case, repeated blanks, a full stop at its end, and the .0 of whole numbers.
+    """Return a label without case, repeated blanks, final full stop, and the .0 of whole numbers.
 
-    Wide and composed letters are normalised (NFKC). Invisible characters and quotes around the label are removed.
+    Normalises wide and composed letters (NFKC). Removes invisible characters and surrounding quotes.
     """
     plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", label)).strip("'\" ")
     return " ".join(_WHOLE.sub(r"\1", plain).split()).rstrip(". ").casefold()
@@ -143,7 +143,7 @@ def _is_word(key: str) -> bool:
 
 
 def with_labels(table: Table, column: str, labels: Mapping[str, str]) -> Table:
-    """Return a table in which other spellings of a label are replaced by the label."""
+    """Replace other spellings of a label by the label."""
     cells = table.columns.get(column)
     if not labels or cells is None or not pa.types.is_string(cells.type):
         return table
@@ -161,7 +161,7 @@ MOST_WHOLE_CLASSES = 20  # largest number of different whole numbers that count 
 
 
 def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return each sample's loss, shape [n]. For outputs [n, members, classes] it is the mean over the members."""
+    """Return each sample's loss, shape [n]: the mean over members for outputs [n, members, classes]."""
     if outputs.dim() == 2:
         return loss(outputs, targets)
     members = outputs.shape[1]
@@ -169,12 +169,12 @@ def mean_of_members(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, t
 
 
 def learned_part(targets: Tensor) -> Tensor:
-    """Return the target that a model learns for each row, [n]. Targets of ranked rows have more columns."""
+    """Return the target to learn, [n]. Targets of ranked rows have more columns."""
     return targets if targets.dim() == 1 else targets[:, 0]
 
 
 def query_column(table: Table, query: str | int | None, kind: str, target: str, *, is_name_first: bool) -> str | None:
-    """Return the column that names each row's query; None if rows are not ranked."""
+    """Return the column of queries; None if rows are not ranked."""
     if query is None:
         if kind == "ranking":
             raise TaskError("task_options.query is missing: kind ranking needs the column of queries")
@@ -188,13 +188,13 @@ def query_column(table: Table, query: str | int | None, kind: str, target: str, 
 
 
 def target_numbers(table: Table, column: str) -> Vector:
-    """Return the target as numbers, float64 [rows]. Raises TaskError if any is missing."""
+    """Return the target as float64 [rows]. Raises TaskError for a missing number."""
     check_no_gap(table, column)
     return values_of(table, column)
 
 
 def has_classes(table: Table, column: str) -> bool:
-    """Return whether the target consists of classes: words, booleans, or a few whole numbers."""
+    """Return whether the target has classes: words, booleans, or a few whole numbers."""
     cells = table.columns[column]
     if pa.types.is_boolean(cells.type):
         return True
@@ -207,7 +207,7 @@ def has_classes(table: Table, column: str) -> bool:
 
 
 def is_whole(table: Table, column: str) -> bool:
-    """Return whether a target has only whole numbers, so that it could be classes or a number."""
+    """Return whether a target has only whole numbers, which may be classes or numbers."""
     if not _is_numeric(table, column):
         return False
     values = values_of(table, column)
@@ -223,7 +223,7 @@ def _is_numeric(table: Table, column: str) -> bool:
 
 
 def feature_columns(table: Table, target: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to learn from, without target and ignored columns. TaskError if there is none."""
+    """Return the columns without target and ignored columns. Raises TaskError if no column is left."""
     features = tuple(name for name in table.names if name != target and name not in ignored)
     if not features:
         raise TaskError(f"{table.path}: there is no column beside the target {target!r}. Keep at least one")

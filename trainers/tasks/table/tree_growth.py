@@ -1,4 +1,4 @@
-"""Grows boosted trees as arrays with LightGBM. Each call makes a new booster, so that resumed trials grow the same."""
+"""Grows boosted trees as arrays with LightGBM. Each call makes a new booster, so that resumed trials are equal."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ Margins = np.ndarray[Any, np.dtype[np.float64]]
 
 
 _SPARE_DEPTH = 3
-"""Levels that a tree may be deeper than a balanced tree with as many leaves. Each level costs a step in a pass."""
+"""Additional depth beyond a balanced tree with equally many leaves. Each level costs a step in a pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeOptions:
-    """Options for boosted trees, with defaults that suit most tables."""
+    """Options of boosted trees, with defaults for most tables."""
 
     trees: int = 300
     rate: float = 0.06
@@ -31,7 +31,7 @@ class TreeOptions:
 
     @classmethod
     def of(cls, params: Params) -> "TreeOptions":
-        """Return the options for trees from a trial's parameters."""
+        """Return the options in a trial's parameters."""
         default = cls()
         return cls(
             trees=whole_parameter(params, "trees", default.trees, low=1, high=100_000),
@@ -70,7 +70,7 @@ class TreeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """One decision tree of k nodes, the root first."""
+    """Decision tree of k nodes, the root first."""
 
     numbers: Matrix  # threshold of each split, value of each leaf, float32 [k]
     columns: np.ndarray[Any, np.dtype[np.int64]]  # column of each split, int64 [k]
@@ -79,10 +79,10 @@ class Tree:
 
 
 class Growth:
-    """Grows trees on training rows [n, columns], for the part of a trial that runs in one process.
+    """Grows trees on training rows [n, columns], for the part of a trial in one process.
 
     Attributes:
-        margins: Sum of all trees' outputs so far, float64 [n, m]. The caller adds the outputs of new trees.
+        margins: Sum of all trees' outputs, float64 [n, m]. The caller adds the outputs of new trees.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Growth:
 
     @property
     def _init_score(self) -> Margins:
-        """The margins in the form that LightGBM expects: without a second dimension if there is a single margin."""
+        """The margins in LightGBM's form: without a second dimension for a single margin."""
         return self.margins[:, 0] if self.margins.shape[1] == 1 else self.margins
 
     def grow(self, trees: int, *, seed: int, threads: int, tick: Callable[[], None]) -> Iterator[Tree]:
-        """Yield new trees, `trees` for each output. The caller adds the trees' outputs to `margins`."""
+        """Yield new trees, `trees` for each output."""
         if trees == 0:
             return
         params = self._params | {"seed": seed & 0x7FFF_FFFF, "num_threads": threads}
@@ -176,6 +176,6 @@ def _tree(structure: Mapping[str, Any]) -> Tree:
 
 
 def _at_most(threshold: float) -> float:
-    """Return the largest float32 not above a threshold, which separates float32 rows in the same way."""
+    """Return the largest float32 not above a threshold, which separates float32 rows equally."""
     rounded = np.float32(threshold)
     return float(rounded if float(rounded) <= threshold else np.nextafter(rounded, np.float32(-np.inf)))

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees. LightGBM grows them; predicting needs only torch.
+"""Gradient-boosted trees, grown by LightGBM. Predicting needs only torch.
 
 Shapes: n rows, d dense columns, c categories, t trees with at most l leaves, so 2 l - 1 nodes, m margins.
 """
@@ -19,10 +19,10 @@ _MOST_SET_BYTES = 2**30
 
 
 class BoostedTrees(nn.Module):
-    """Boosted trees, grown epoch by epoch, whose outputs are summed; see `trainers.contract.task`.
+    """Boosted trees, grown epoch by epoch, with summed outputs; see `trainers.contract.task`.
 
-    Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number (`outputs` None). Trees
-    that have not been grown yet add 0, so that tensors have the same shapes from the start.
+    Input: float32 [n, d + c] from `Encoding.encode`; output: [n, outputs], or [n] for a number (`outputs` None). Future
+    trees add 0, so that tensors have the same shapes from the start.
     """
 
     branches: Tensor
@@ -50,7 +50,7 @@ class BoostedTrees(nn.Module):
         self._nodes = nodes
         _check_size(trees, nodes, self._levels)
         self.mark = DataMark(meaning)
-        # A split holds its threshold, a leaf its value: l - 1 and l numbers of each tree.
+        # Threshold of each split and value of each leaf: l - 1 and l numbers of each tree.
         self.numbers = nn.Parameter(torch.zeros(trees, nodes), requires_grad=False)
         own = torch.arange(trees * nodes).view(trees, nodes, 1)
         self.register_buffer("branches", own.repeat(1, 1, 2))
@@ -59,7 +59,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("base", torch.zeros(self._margins))
         self.register_buffer("roots", own[:, 0, 0].clone(), persistent=False)
         self._growth: Growth | None = None
-        self._grown = options.trees  # trees that rows pass through; fewer while the others are known to be empty
+        self._grown = options.trees  # trees that rows pass; fewer while the others are known to be empty
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return logits [n, outputs], or standardised numbers [n]."""
@@ -97,7 +97,7 @@ class BoostedTrees(nn.Module):
             options=options,
             weights=None if weights is None else weights.numpy(),
         )
-        self._add_margins(growth, inputs, 0, first, tick)  # outputs of a resumed trial's trees so far
+        self._add_margins(growth, inputs, 0, first, tick)  # outputs of a resumed trial's earlier trees
         return growth
 
     def _take(self, number: int, tree: Tree) -> None:
@@ -109,7 +109,7 @@ class BoostedTrees(nn.Module):
             self.sets[number, node, levels] = 1
 
     def _add_margins(self, growth: Growth, rows: Tensor, first: int, last: int, tick: Callable[[], None]) -> None:
-        """Add trees' outputs to the margins, always in the same order, so that a resumed trial gets equal bits."""
+        """Add trees' outputs to the margins in a fixed order, so that a resumed trial gets equal bits."""
         levels = self._levels_of(rows)
         for number in range(first * self._margins, last * self._margins):
             leaves = self._leaves_of(rows, levels, self.roots[number : number + 1])
@@ -120,7 +120,6 @@ class BoostedTrees(nn.Module):
         return rows.long() if self._levels else rows
 
     def _leaves_of(self, rows: Tensor, levels: Tensor, roots: Tensor) -> Tensor:
-        """Return the leaf of each row in each tree, as a place in the flattened tensors, int64 [n, roots]."""
         columns, numbers, branches = self.columns.view(-1), self.numbers.view(-1), self.branches.view(-1)
         place = roots.expand(rows.shape[0], -1)  # len(rows) would be a constant in an exported program
         for _ in range(self._options.depth):

@@ -25,9 +25,9 @@ _COUNTED_AT_ONCE = 4096
 class NgramNetwork(nn.Module):
     """Sums the vectors of a text's n-grams, followed by a linear layer, as fastText does (arXiv 1607.01759).
 
-    Here n-grams have up to `longest_ngram` (1 to 3) tokens, and a sum is divided by the root of its number of terms. A
-    part of each vector starts as the naive Bayes estimate of the n-gram (`start_from`), after Wang and Manning 2012
-    ("Baselines and Bigrams"). Input: tokens int64 [n, longest], filled up with PAD; output: [n, outputs].
+    N-grams have up to `longest_ngram` (1 to 3) tokens, and a sum is divided by the root of its number of terms. A part
+    of each vector starts as the n-gram's naive Bayes estimate (`start_from`), after Wang and Manning 2012 ("Baselines
+    and Bigrams"). Input: tokens int64 [n, longest], padded; output: [n, outputs].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class NgramNetwork(nn.Module):
 
     @torch.no_grad()
     def start_from(self, tokens: Tensor, targets: Tensor) -> None:
-        """Set the last part of each vector to log ratios of the n-gram's frequency in a class and in all others."""
+        """Set the last part of each vector to log ratios of the n-gram's frequency in a class and in others."""
         if self.vectors.weight.is_meta:
             return
         outputs = self.head.out_features
@@ -81,19 +81,18 @@ class NgramNetwork(nn.Module):
 
 
 _PRIMES = (1, 1_000_003, 998_244_353)
-"""Multipliers for the tokens of an n-gram. They are large, so that products differ in their low bits."""
+"""Multipliers for the tokens of an n-gram, large so that products differ in their low bits."""
 
 
 class Ngrams:
-    """Numbers single tokens by themselves, and n-grams of 2 to `longest` (at most 3) tokens by a hash."""
+    """Numbers n-grams: single tokens by themselves, n-grams of 2 to `longest` (at most 3) tokens by a hash."""
 
     def __init__(self, vocabulary: int, longest: int) -> None:
         self._vocabulary, self._longest = vocabulary, longest
         self.count = count_of(vocabulary, longest)
 
     def __call__(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n-gram numbers, int64 [n, t * longest], and whether the text has each n-gram, bool of that shape."""
-        # `tokens` are texts, int64 [n, t], filled up with PAD.
+        """Return n-grams of padded texts [n, t] as numbers, int64 [n, t * longest], and a mask of present n-grams."""
         length = tokens.shape[1]
         places = torch.arange(length, device=tokens.device)
         numbers, present = [tokens], [tokens != PAD]
@@ -108,10 +107,9 @@ class Ngrams:
 
 
 BLOCKS, BLOCK_ITERATIONS = 10, 10
-"""Number of blocks of L-BFGS iterations in a full training; together as many as in scikit-learn's LogisticRegression.
+"""Number of blocks of L-BFGS iterations in a full training, together as many as in scikit-learn's LogisticRegression.
 
-The optimizer begins each block without the curvature of the loss that it has learnt: blocks of one iteration would be
-steepest descent.
+The optimizer forgets the curvature of the loss between blocks: blocks of one iteration would be steepest descent.
 """
 _NGRAMS_AT_ONCE = 2**22
 
@@ -122,12 +120,11 @@ class TfidfRegression(nn.Module):
     """Logistic regression on TF-IDF of n-grams of up to `longest_ngram` (1 to 3) tokens. Texts are scaled to length 1.
 
     An n-gram has the weight ln((1 + n) / (1 + texts with it)) + 1 of scikit-learn's TfidfTransformer, or 0 if no
-    training text has it; a repeated n-gram counts several times in the length. It is fitted by L-BFGS
-    (`trainers.contract.task`): an epoch has its share of `BLOCKS`. Input: tokens int64 [n, t], filled up with PAD;
-    output: logits float32 [n, k].
+    training text has it; a repeated n-gram counts several times in the length. L-BFGS fits the model, with a share of
+    `BLOCKS` per epoch (`trainers.contract.task`). Input: tokens int64 [n, t], padded; output: logits float32 [n, k].
 
     Args:
-        l2: Strength of the penalty on squared weights: 1 / C of scikit-learn's LogisticRegression, 2 / C for 2 classes.
+        l2: Penalty on squared weights: 1 / C of scikit-learn's LogisticRegression, 2 / C for 2 classes.
     """
 
     idf: Tensor  # weight of each n-gram, float32 [f]
@@ -145,7 +142,7 @@ class TfidfRegression(nn.Module):
         self.weights = nn.Parameter(torch.zeros(self._ngrams.count, outputs), requires_grad=False)
         self.register_buffer("bias", torch.zeros(outputs))
         self.register_buffer("idf", torch.zeros(self._ngrams.count))
-        self._features: csr_array | None = None  # of the training texts, for as long as a trial is in one process
+        self._features: csr_array | None = None  # of the training texts, in this process
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [n, k]."""
@@ -168,7 +165,6 @@ class TfidfRegression(nn.Module):
         return torch.from_numpy(self._features @ self.weights.numpy()).float() + self.bias
 
     def _tfidf(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of each text's n-grams and their TF-IDF values, both [n, m]."""
         numbers, present = self._ngrams(tokens)
         values = self.idf[numbers] * present
         return numbers, values / values.square().sum(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
@@ -183,7 +179,6 @@ class TfidfRegression(nn.Module):
         return torch.where(texts > 0, ((1 + len(inputs)) / (1 + texts)).log() + 1, 0.0)
 
     def _matrix(self, inputs: Tensor, tick: Callable[[], None]) -> csr_array:
-        """Return the TF-IDF values of all n-grams of the training texts, float64 [n, f]."""
         from scipy.sparse import csr_array, vstack
 
         found = []
@@ -195,16 +190,16 @@ class TfidfRegression(nn.Module):
         return vstack(found, format="csr")
 
     def _parts(self, inputs: Tensor, tick: Callable[[], None]) -> Iterator[Tensor]:
-        """Yield a few texts at a time, to limit the memory for their n-grams."""
+        """Yield a few texts at a time, to limit memory."""
         for part in torch.split(inputs, max(_NGRAMS_AT_ONCE // (3 * inputs.shape[1]), 1)):
             yield part
             tick()
 
     def _fit(self, features: csr_array, targets: _Array, iterations: int, tick: Callable[[], None]) -> None:
-        """Continue the fit from weights in single precision, as stored, so that a resumed trial gets equal bits."""
+        """Continue the fit from stored weights (single precision), so that a resumed trial gets equal bits."""
         from scipy.optimize import minimize
 
-        used = np.unique(features.indices)  # all others keep the weight 0
+        used = np.unique(features.indices)  # other n-grams keep the weight 0
         narrow, outputs = features[:, used], len(self.bias)
         start = np.concatenate([self.weights.numpy()[used].ravel(), self.bias.numpy()]).astype(np.float64)
         found = minimize(
@@ -218,7 +213,7 @@ class TfidfRegression(nn.Module):
 def _penalised_loss(
     flat: _Array, features: Any, targets: _Array, l2: float, tick: Callable[[], None]
 ) -> tuple[float, _Array]:
-    """Return the loss, mean cross entropy plus penalty, and its gradient, flat: weights [used, k], then biases [k]."""
+    """Return mean cross entropy plus penalty, and the gradient, flat: weights [used, k], then biases [k]."""
     from scipy.special import log_softmax
 
     tick()

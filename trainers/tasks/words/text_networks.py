@@ -26,7 +26,7 @@ class DecoderNetwork(nn.Module):
         super().__init__()
         self.mark = DataMark(meaning)
         self.tokens = nn.Embedding(tokens, width)
-        nn.init.normal_(self.tokens.weight, std=width**-0.5)  # 0.02 learned a third slower on small data
+        nn.init.normal_(self.tokens.weight, std=width**-0.5)  # with 0.02, learning was a third slower on small data
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(_DecoderBlock(width, depth, heads, dropout) for _ in range(depth))
         self.last = nn.LayerNorm(width)
@@ -41,8 +41,6 @@ class DecoderNetwork(nn.Module):
 
 
 class _DecoderBlock(nn.Module):
-    """Transformer block: causal attention and two dense layers, each added to its input."""
-
     def __init__(self, width: int, depth: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -51,7 +49,7 @@ class _DecoderBlock(nn.Module):
         self.activation, self.dropout = nn.GELU(), nn.Dropout(dropout)
         self._heads, self._dropout = heads, dropout
         for layer in (self.attention_in, self.attention_out, self.feed_in, self.feed_out):
-            is_added = layer in (self.attention_out, self.feed_out)  # 2 depth such layers add up
+            is_added = layer in (self.attention_out, self.feed_out)  # outputs of 2 depth layers add up
             nn.init.normal_(layer.weight, std=_SPREAD / math.sqrt(2 * depth) if is_added else _SPREAD)
             nn.init.zeros_(layer.bias)
 
@@ -78,7 +76,7 @@ def _turned(values: Tensor) -> Tensor:
 
 
 _DROPOUT = re.compile(r"^(?!att|activation|qa_|.*layerdrop).*drop")
-"""Pattern for names of dropout probabilities in a config, except for attention weights, activations, whole layers."""
+"""Pattern for names of dropout probabilities in a config, except of attention weights, activations and layers."""
 
 
 class TextNetwork(nn.Module):
@@ -125,8 +123,6 @@ class TextNetwork(nn.Module):
 
 
 class _Block(nn.Module):
-    """Transformer block: self-attention and a feed-forward layer, each added to its input."""
-
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -138,7 +134,7 @@ class _Block(nn.Module):
         self._heads = heads
 
     def forward(self, values: Tensor, present: Tensor) -> Tensor:
-        """Return values [n, t, w]. `present`, bool [n, t], is true for tokens that are not padding."""
+        """Return values [n, t, w]. `present`, bool [n, t], is false for padding."""
         n, t, w = values.shape
         joined: Tensor = self.attention_in(self.before_attention(values))
         query, key, value = joined.view(n, t, 3, self._heads, w // self._heads).permute(2, 0, 3, 1, 4)
@@ -149,8 +145,7 @@ class _Block(nn.Module):
 
 
 def _trimmed(tokens: Tensor, pad: int) -> Tensor:
-    """Cut tokens off after the end of the longest text, except on the meta device or in an export."""
-    # An exported program takes the batch as it is: its caller fills up no further than needed.
+    """Cut padding after the longest text, except on the meta device or in an export, whose caller pads as needed."""
     if tokens.is_meta or torch.compiler.is_exporting():
         return tokens
     ends = (tokens != pad) * torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
@@ -158,7 +153,7 @@ def _trimmed(tokens: Tensor, pad: int) -> Tensor:
 
 
 def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
-    """Return mean or maximum over the tokens, [n, w], or for "both" mean and maximum, [n, 2 w]."""
+    """Return mean or maximum over tokens, [n, w], or for "both" mean and maximum, [n, 2 w]."""
     weights = present.unsqueeze(2).to(values.dtype)
     mean = (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
     if pooling == "mean":
@@ -168,10 +163,7 @@ def _pooled(values: Tensor, present: Tensor, pooling: str) -> Tensor:
 
 
 class CheckpointNetwork(nn.Module):
-    """A published transformer, in float32, with a new classifier on top; output [n, outputs].
-
-    `dropout` is for all layers but attention; None keeps the checkpoint's own probabilities.
-    """
+    """Published transformer in float32 with a new classifier, [n, outputs]. `dropout` None keeps its own values."""
 
     def __init__(self, checkpoint: str, *, outputs: int, dropout: float | None, pad: int) -> None:
         super().__init__()
@@ -179,7 +171,7 @@ class CheckpointNetwork(nn.Module):
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        # The user chose the checkpoint, whose code never runs.
+        # The user chose the checkpoint, and its code never runs.
         config = AutoConfig.from_pretrained(  # nosec B615
             checkpoint, num_labels=outputs, pad_token_id=pad, trust_remote_code=False
         )
@@ -188,9 +180,9 @@ class CheckpointNetwork(nn.Module):
         network = AutoModelForSequenceClassification.from_pretrained(  # nosec B615
             checkpoint, config=config, ignore_mismatched_sizes=True, trust_remote_code=False
         )
-        # The model has the file's precision; in 16 bits small steps of the optimizer round to nothing.
+        # The model has the file's precision, but in 16 bits small steps of the optimizer round to 0.
         self.network = network.float()
-        self.network.train()  # it is loaded for inference, without dropout
+        self.network.train()  # `from_pretrained` returns evaluation mode, without dropout
         self._pad = pad
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -201,13 +193,13 @@ class CheckpointNetwork(nn.Module):
 
 
 def _set_dropout(config: Any, dropout: float) -> None:
-    """Set all dropout probabilities in a config but attention's. Their names differ between architectures."""
+    """Set all dropout probabilities in a config but attention's, whose names differ between architectures."""
     named = [(name, value) for name, value in config.to_dict().items() if _DROPOUT.search(name)]
     names = [name for name, value in named if isinstance(value, int | float) and not isinstance(value, bool)]
     if not names:
         kind = config.model_type
         raise TaskError(
-            f"dropout: found {dropout}, but the architecture {kind!r} has no dropout. Take dropout out of the space"
+            f"dropout: found {dropout}, but the architecture {kind!r} has no dropout. Remove dropout from the space"
         )
     for name in names:
         setattr(config, name, dropout)

@@ -1,6 +1,6 @@
 """Search spaces, first trials and baselines for texts.
 
-Learning rates may fall from the last layer to the first when fine-tuning (Howard and Ruder 2018, arXiv 1801.06146,
+In fine-tuning, learning rates may fall from the last layer to the first (Howard and Ruder 2018, arXiv 1801.06146,
 section 3.2), by one factor as in Clark et al. 2020 (arXiv 2003.10555, appendix B).
 """
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 LAYER_RATE_DECAY = "layer_rate_decay"
-"""Parameter of a trial: ratio of a layer's learning rate to that in the layer above. 1 means the same rate for all."""
+"""Ratio of a layer's learning rate to the rate of the layer above. 1 means equal rates."""
 
 
 def layer_rate_factors(model: nn.Module, params: Params) -> dict[str, float] | None:
-    """Return factors of the learning rate by parameter name; None if all layers have the same rate.
+    """Return factors of the learning rate by parameter name; None for equal rates.
 
     Layers are the elements of the longest list of modules. With decay d, layer i of n (from 0) has the factor d^(n -
-    i). Parameters before the layers, mostly embeddings, have d^(n + 1), and parameters after the layers 1.
+    i). Parameters before the layers, mostly embeddings, have d^(n + 1), parameters after the layers 1.
     """
     decay = task_options.number_parameter(params, LAYER_RATE_DECAY, 1.0, low=0.01, high=1.0)
     if decay == 1:
@@ -48,23 +48,23 @@ def _layers(model: nn.Module) -> tuple[str, int]:
     from torch import nn
 
     lists = [(name, len(one)) for name, one in model.named_modules() if isinstance(one, nn.ModuleList)]
-    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal lists the first, the outermost
+    prefix, layers = max(lists, key=lambda each: each[1], default=("", 0))  # of equal lists, the outermost
     return f"{prefix}.", layers
 
 
 BUCKETS = 2**15
-"""Number of hash buckets for n-grams of two and more tokens. Updating all buckets takes most of a step's time."""
+"""Number of hash buckets for n-grams of two and more tokens. Updating them takes most of a step's time."""
 MOST_WEIGHTS = 20_000_000
-"""Limit for the weights of TF-IDF. Its optimizer keeps about twenty copies in double precision, which need 3 GB."""
+"""Limit for the weights of TF-IDF. The optimizer keeps about twenty copies in double precision: 3 GB."""
 
 
 def count_of(vocabulary: int, longest_ngram: int) -> int:
-    """Return how many n-grams of up to `longest_ngram` tokens have a number of their own."""
+    """Return the number of numbers for n-grams of up to `longest_ngram` tokens."""
     return vocabulary + (BUCKETS if longest_ngram > 1 else 0)
 
 
 def fits_tfidf(vocabulary: int, classes: int) -> bool:
-    """Return whether TF-IDF has few enough weights for n-grams of any length."""
+    """Return whether TF-IDF has at most `MOST_WEIGHTS` weights for n-grams of any length."""
     return count_of(vocabulary, 2) * classes <= MOST_WEIGHTS
 
 
@@ -82,7 +82,7 @@ _TRANSFORMER: Mapping[str, Any] = {
 
 
 def text_space(*, has_tfidf: bool) -> Space:
-    """Return the search space for texts; without TF-IDF if that would have too many weights (`fits_tfidf`)."""
+    """Return the search space for texts, with TF-IDF if `fits_tfidf`."""
     network, transformer = {"architecture": list(NETWORKS)}, {"architecture": "transformer"}
     space = {
         "learning_rate": Float(low=2e-4, high=4e-3, log=True).when(**network),
@@ -110,7 +110,7 @@ def text_space(*, has_tfidf: bool) -> Space:
 
 
 def checkpoint_space() -> Space:
-    """Return the search space for a published checkpoint that is fine-tuned."""
+    """Return the search space for fine-tuning a published checkpoint."""
     return Space(
         {
             "learning_rate": Float(low=1e-5, high=2e-4, log=True),
@@ -123,13 +123,13 @@ def checkpoint_space() -> Space:
 
 
 def text_first_trials(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return parameters that are known to be good: the usual baseline, n-grams, a small transformer."""
+    """Return good parameters: the usual baseline, n-grams, a small transformer."""
     known = [_TFIDF, _NGRAMS, _TRANSFORMER] if has_tfidf else [_NGRAMS, _TRANSFORMER]
     return [dict(one) for one in known]
 
 
 def text_baselines(*, has_tfidf: bool) -> list[dict[str, Any]]:
-    """Return the usual baseline for texts: TF-IDF, or n-grams if TF-IDF would have too many weights."""
+    """Return the usual baseline for texts: TF-IDF, or n-grams without TF-IDF."""
     if not has_tfidf:
         return [{"name": "n-grams with usual parameters", "params": dict(_NGRAMS)}]
     return [{"name": "TF-IDF with logistic regression", "params": dict(_TFIDF)}]

@@ -1,8 +1,8 @@
-"""Turns texts into token numbers, by a tokenizer that is learned from the training texts or comes with a checkpoint.
+"""Turns texts into token numbers, by a tokenizer trained on the training texts or from a checkpoint.
 
-Only this module of `trainers` imports `tokenizers`. Each rank learns its own tokenizer, and all must be the same, so
-only BPE is used: in version 0.23, WordPiece and Unigram break ties by the order of a hash map
-(https://github.com/huggingface/tokenizers/issues/1794). Language models use byte-level BPE: 256 bytes lose nothing.
+Only this module of `trainers` imports `tokenizers`. Each rank trains its own tokenizer, and all must be equal, so only
+BPE is used: in version 0.23, WordPiece and Unigram break ties by the order of a hash map
+(https://github.com/huggingface/tokenizers/issues/1794). Language models use byte-level BPE, which loses nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ _USUAL = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 
 
 def pad_of(tokenizer: Any, checkpoint: str) -> int:
-    """Return a checkpoint's padding token, found by a usual name or in the checkpoint's files. TaskError if none.
+    """Return a checkpoint's padding token, by a usual name or from the checkpoint's files. Raises TaskError.
 
-    Only added tokens are allowed, because the model ignores padding, so that no text may contain this token.
+    Only added tokens are allowed: the model ignores padding, so no text may contain this token.
     """
     usual = next((number for number in map(tokenizer.token_to_id, _USUAL) if number is not None), None)
     if usual is not None:
@@ -29,13 +29,12 @@ def pad_of(tokenizer: Any, checkpoint: str) -> int:
     said = next((number for number in _said(tokenizer, checkpoint) if number in added), None)
     if said is None:
         allowed = "a pad_token in its tokenizer_config.json, or pad_token_id or eos_token_id in its config.json"
-        problem = f"no special token in {checkpoint!r} fills shorter texts up"
+        problem = f"{checkpoint!r} has no special token for padding shorter texts"
         raise TaskError(f"task_options.checkpoint: {problem}. It needs {allowed}")
     return said
 
 
 def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
-    """Yield the tokens that a checkpoint's files name for padding, then for the end of a text."""
     from transformers import PretrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -54,11 +53,11 @@ def _said(tokenizer: Any, checkpoint: str) -> Iterator[int]:
 
 END = 0  # token after each document
 _END_TEXT = "<|endoftext|>"
-FEWEST = 257  # fewest tokens of a vocabulary: all bytes, and the end of a document
+FEWEST = 257  # fewest tokens of a vocabulary: all bytes and the end of a document
 
 
 def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """Return a byte-level BPE tokenizer learned from texts. `END` is its first token."""
+    """Return a byte-level BPE tokenizer trained on texts. `END` is its first token."""
     tk = library("language_model")
     import tokenizers.decoders
 
@@ -77,7 +76,7 @@ def train_byte_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def joined(tokenizer: Any, texts: Sequence[str]) -> "Tokens":
-    """Return the tokens of all texts, joined into one array int64 [tokens], with `END` after each text."""
+    """Return the tokens of all texts, int64 [tokens], with `END` after each text."""
     rows = [np.asarray([*one.ids, END], dtype=np.int64) for one in tokenizer.encode_batch_fast(list(texts))]
     return np.concatenate(rows)
 
@@ -89,12 +88,12 @@ _SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
 
 
 def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -> Any:
-    """Return a BPE tokenizer learned from texts, first PAD, UNKNOWN, MASK. `lowercase` ignores case and accents."""
+    """Return a BPE tokenizer trained on texts, first PAD, UNKNOWN, MASK. `lowercase` ignores case and accents."""
     tk = library()
     tokenizer = tk.Tokenizer(tk.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
     forms = [tk.normalizers.NFD(), tk.normalizers.Lowercase(), tk.normalizers.StripAccents()]
     tokenizer.normalizer = tk.normalizers.Sequence(forms) if lowercase else tk.normalizers.NFC()
-    # Metaspace marks the begin of each word, which distinguishes a word from the end of another word.
+    # Metaspace marks the start of each word, to distinguish a word from the end of another word.
     spaces = [tk.pre_tokenizers.BertPreTokenizer(), tk.pre_tokenizers.Metaspace()]
     tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(spaces)
     trainer = tk.trainers.BpeTrainer(
@@ -105,11 +104,11 @@ def train_tokenizer(texts: Sequence[str], *, vocabulary: int, lowercase: bool) -
 
 
 def load_tokenizer(checkpoint: str) -> Any:
-    """Return a checkpoint's tokenizer, from tokenizer.json in a folder, or from the Hugging Face hub."""
+    """Return a checkpoint's tokenizer, from a folder or the Hugging Face hub. Raises TaskError."""
     tk = library()
     file = Path(checkpoint) / "tokenizer.json"
     if not file.is_file() and Path(checkpoint).is_dir():
-        raise TaskError(f"{checkpoint}: no tokenizer.json in this folder. Name a checkpoint with one")
+        raise TaskError(f"{checkpoint}: no tokenizer.json in this folder. Name a checkpoint with this file")
     try:
         return tk.Tokenizer.from_file(str(file)) if file.is_file() else tk.Tokenizer.from_pretrained(checkpoint)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
@@ -119,7 +118,7 @@ def load_tokenizer(checkpoint: str) -> Any:
 
 
 def to_matrix(tokenizer: Any, texts: Sequence[str], *, longest: int, pad: int = PAD) -> Tokens:
-    """Return the texts' tokens, int64 [texts, at most `longest`]. A text without tokens becomes one unknown token."""
+    """Return the texts' tokens, int64 [texts, at most `longest`]. An empty text becomes one unknown token."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=longest)
     rows = [one.ids or [UNKNOWN] for one in tokenizer.encode_batch_fast(list(texts))]
@@ -138,8 +137,8 @@ def form_of(
     unknown: int = UNKNOWN,
     first: int | None = None,
 ) -> dict[str, Any]:
-    """Return the steps from texts to tokens as plain values, for `automl.standalone.text_rows`."""
-    plain = type(tokenizer).from_str(tokenizer.to_str())  # a copy: the fingerprint of weights has the task's own
+    """Describe the steps from texts to tokens as plain values, for `automl.standalone.text_rows`."""
+    plain = type(tokenizer).from_str(tokenizer.to_str())  # a copy, because the weights' fingerprint has the original
     plain.no_padding()
     plain.no_truncation()
     rest = {"longest": longest, "keep": keep, "pad": pad, "unknown": unknown, "first": first}
