@@ -11,8 +11,8 @@ from automl.terminal.output import print_json, warn
 
 SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat --from for curves."
 NAMES = (
-    "THEIRS is a name in the runs, OURS a parameter, a metric or `seconds`. "
-    "Append :min or :max for a metric's direction, and :percent, :minutes or :hours for a unit."
+    "THEIRS is a name in the imported runs, OURS the study's parameter or metric, or `seconds`. After OURS write :min "
+    "or :max for a metric's direction, and :percent, :minutes or :hours for the unit in the runs, as in acc=error:min."
 )
 
 

@@ -61,7 +61,7 @@ from trainers.tasks.table.file_endings import PARQUET, TEXT
 )  # fmt: skip
 @click.option(
     "--save-spec", cls=StoreOption, metavar="FILE", type=click.Path(path_type=Path),
-    help="File to write the chosen spec to. Needs --task, or code as SPEC.",
+    help="File in which to save the spec that automl chose. Needs --task, or train.py:NAME as SPEC.",
 )  # fmt: skip
 @set_option
 @click.option(

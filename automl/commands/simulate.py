@@ -30,7 +30,7 @@ MOST_SLOTS = 4096
 )  # fmt: skip
 @click.option(
     "--seeds", metavar="FROM:TO", default="0", show_default=True,
-    help="One seed, or a range of seeds FROM:TO without TO. Each seed makes one study.",
+    help="One seed, or a range of seeds FROM:TO, such as 0:3 for 0, 1 and 2. Each seed makes one study.",
 )  # fmt: skip
 @click.option("--sampler", default="auto", show_default=True, help="Sampler, named as in search.sampler of a spec.")
 @click.option(
@@ -49,7 +49,7 @@ MOST_SLOTS = 4096
     help="Probability of a fault in each of a trial's first two attempts (runs).",
 )  # fmt: skip
 @click.option(
-    "--price-factors", metavar="F,F", help="Price factors of device types. Each configuration runs on a random type."
+    "--price-factors", metavar="F,F", help="Price factors of device types. Each configuration is assigned a random type."
 )
 @click.option(
     "--world-sizes", metavar="N,N", help="World sizes (numbers of ranks) to search over, as a further parameter."

@@ -81,7 +81,7 @@ class Command:
 
     @property
     def calls_us(self) -> bool:
-        """Return whether the program's reports are calls of `automl.report`, its own or those of a watched logger."""
+        """Return whether the program's reports are calls of `automl.report`, its own or calls of a watched logger."""
         return self.metrics == "report" or bool(self.logged)
 
     @property

@@ -25,11 +25,12 @@ def diagnosed(
 ) -> Iterator[Callable[[Measurement], None]]:
     """Write diagnostics while the block trains. Raises TaskError if a file cannot be written.
 
-    A training function has no `trainer`: its steps are those of all torch optimizers in this process.
+    A training function has no `trainer`: each step of any torch optimizer in this process counts.
     """
     with ExitStack() as stack:
         if wanted.trace is not None and group.rank == 0:
-            profiler = stack.enter_context(Profiler(wanted.trace, trainer and trainer.steps_left, group.device))
+            steps = None if trainer is None else trainer.steps_left
+            profiler = stack.enter_context(Profiler(wanted.trace, steps, group.device))
             if trainer is None:
                 stack.callback(register_optimizer_step_post_hook(lambda *_: profiler.step()).remove)
             else:

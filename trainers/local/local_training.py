@@ -81,7 +81,7 @@ def train_rank(
 
 def _data_of(spec: TrialSpec, task: Trainable, place: RankPlace) -> TrialData | None:
     if isinstance(task, Command):
-        raise TaskError("a command can only be trained in a study, which gives it slots and ranks. Use `automl launch`")
+        raise TaskError("this task is a command, which runs only in a study. Use `automl launch`")
     if isinstance(task, TrainingFunction):
         return None
     if place.world_size > 1:
