@@ -49,7 +49,7 @@ MOST_SLOTS = 4096
     help="Probability of a fault in each of a trial's first two attempts (runs).",
 )  # fmt: skip
 @click.option(
-    "--price-factors", metavar="F,F", help="Price factors of device types. Each configuration is assigned a random type."
+    "--price-factors", metavar="F,F", help="Price factors of device types. Each configuration gets a random type."
 )
 @click.option(
     "--world-sizes", metavar="N,N", help="World sizes (numbers of ranks) to search over, as a further parameter."

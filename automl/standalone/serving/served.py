@@ -42,7 +42,7 @@ class Served:
 
 
 def load_served(path: str, version: str | None, device: str, *, trust: bool = False) -> Served:
-    """Load a model and predict one row. Without `version` the model has the version `version_of(...)`. Raises ServeError."""
+    """Load a model and predict one row. Without `version`, `version_of` gives its version. Raises ServeError."""
     try:
         model = load(path, device, trust=trust)
         served = Served(model, version or version_of(model.manifest, path))

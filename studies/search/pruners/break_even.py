@@ -228,7 +228,7 @@ class BreakEven:
         return self._acquisition, self._compared.paused, self._compared.untried
 
     def _usual_index(self, upcoming: Mapping[str, ParameterValue] | None, index: float) -> float:
-        """Return the median index (gain per dollar) of recent suggestions. A single poor one shall not stop new trials."""
+        """Return the median index (gain per dollar) of recent suggestions: one poor suggestion stops no trial."""
         if upcoming is not None and upcoming != self._suggested:
             self._suggested = dict(upcoming)
             self._recent = [*self._recent, index][-RECENT:]
