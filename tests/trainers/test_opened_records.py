@@ -1,6 +1,7 @@
 """What a training function opens for its records ends with its trial, in a process that trains many."""
 
 import atexit
+import importlib
 import logging
 import os
 import sys
@@ -93,6 +94,24 @@ def test_exit_handlers_of_the_users_code_are_called_at_the_end_of_their_trial():
     trained(train)
     assert called == ["second", "first"]
     assert atexit.register is register
+
+
+def test_a_run_of_neptune_ends_by_the_call_that_its_client_has_registered(tmp_path, monkeypatch):
+    file = tmp_path / "site-packages" / "neptune" / "run.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import atexit\nstopped = []\ndef init_run(n):\n    atexit.register(stopped.append, n)\n")
+    monkeypatch.syspath_prepend(file.parent)
+    client = importlib.import_module("run")
+
+    def train(trial):
+        client.init_run(trial.number)
+        for _ in trial.epochs():
+            trial.report(val_error=float(len(client.stopped)))
+
+    for number in range(2):
+        trained(train, number)
+        assert client.stopped == list(range(number + 1))
+    del sys.modules["run"]
 
 
 @dataclass

@@ -285,6 +285,7 @@ _ENDS: dict[str, Callable[[Any, bool], object]] = {
     "comet_ml": lambda comet, _: comet.end(),
     "clearml": lambda clearml, failed: _end_clearml(clearml.Task.current_task(), failed=failed),
 }
+_NEPTUNE = "/site-packages/neptune/"  # folder of the client whose runs end by their own `atexit` calls
 _WRITER = "_AsyncWriterThread"
 """Class of a TensorBoard writer's thread, which holds back its last points for up to two minutes."""
 
@@ -297,7 +298,7 @@ def closing_records(folders: Sequence[str]) -> Iterator[None]:
 
     def registered(call: Callable[..., object], *arguments: Any, **named: Any) -> Callable[..., object]:
         file = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - the caller's file
-        if "site-packages" in file or not file.startswith(tuple(folders)):
+        if _NEPTUNE not in file and ("site-packages" in file or not file.startswith(tuple(folders))):
             return register(call, *arguments, **named)
         exits.append(partial(call, *arguments, **named))
         return call
