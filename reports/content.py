@@ -102,7 +102,7 @@ def known_lines(study: StudyRecord) -> list[Line]:
 
 
 def cell(name: str, value: object, seconds: float | None = None) -> Cell:
-    """Return the cell of a value. Dollars below a cent are shown with `seconds`."""
+    """Return the table cell of a value. A cost below a cent also shows the training time `seconds`, if it is known."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         metric_name = name.partition(".")[2] if name.startswith(("values.", "bounded.")) else name
         told = number(value) if name.startswith("params.") else value_in_words(metric_name, value, seconds)

@@ -9,7 +9,7 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json, warn
 
-SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat --from for curves."
+SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat it for curves."
 NAMES = (
     "THEIRS is a name in the imported runs, OURS the study's parameter or metric, or `seconds`. After OURS write :min "
     "or :max for a metric's direction, and :percent, :minutes or :hours for the unit in the runs, as in acc=error:min."

@@ -22,7 +22,7 @@ MOST_SLOTS = 4096
     "--constraint", "constraints", metavar="METRIC:max:NUMBER", multiple=True,
     help="Upper bound of a metric; METRIC:min:NUMBER is a lower bound.",
 )  # fmt: skip
-@click.option("--pool", is_flag=True, help="Search all files of curves as one task, with the file as a parameter.")
+@click.option("--pool", is_flag=True, help="Make all files of curves one task, whose parameters include the file.")
 @click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True, help="Number of devices.")
 @click.option(
     "--budget-full-trials", type=Number(0, min_open=True), default=20.0, show_default=True,

@@ -41,7 +41,7 @@ def submit(
     """Add a study to the queue of a service, a store or SLURM.
 
     `automl worker` runs queued studies, and `automl queue` lists them. --slurm writes the script of `automl
-    export-cluster slurm` and submits it with sbatch. A study that is in the store already continues.
+    export-cluster slurm` and submits it with sbatch. If the store has the study already, it continues.
     """
     slurm, follow, out = given.pop("slurm"), given.pop("follow"), given.pop("out")
     _check(slurm=slurm, follow=follow, out=out, as_json=as_json, queueing=bool(priority or overrides))

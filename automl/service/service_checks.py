@@ -250,7 +250,7 @@ def workers_found(store: Store) -> str:
         named = listed([_silent(one) for one in silent[:_MOST_NAMES]])
         raise WrongError(f"{told}; {named}", _cure_of(silent[0]))
     if not alive:
-        raise WrongError(told, "start `automl worker` beside the store, or `automl serve --worker 0`")
+        raise WrongError(told, "start `automl worker` where the store can be reached, or `automl serve --worker 0`")
     hosts = sorted({line.host for line in alive} - {socket.gethostname()})
     if hosts and store.engine.dialect.name == "sqlite":
         raise WrongError(

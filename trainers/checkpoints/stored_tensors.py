@@ -330,7 +330,7 @@ def attach(content: dict[Any, Any], shares: Sequence[tuple[ShareFile, ShareFacts
         for key, dtype, shape, extent in _index_of(path, facts):
             tensor = found.setdefault(key, StoredTensor(shape, dtype))
             if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
-                raise CheckpointError(f"{path} is damaged: {key} has different shapes or types in two shares")
+                raise CheckpointError(f"{path} is damaged: {key} has different shapes or types in two ranks' files")
             tensor.add(extent)
     for key, tensor in found.items():
         tensor.close()

@@ -65,7 +65,9 @@ def take_states(name: str, metric: nn.Module, states: Sequence[States], device: 
             try:
                 reduced = _reduced(of_ranks, reduction)
             except (RuntimeError, TypeError, ValueError) as error:
-                raise TaskError(f"whole_metrics: {state!r} of {name!r}: {' '.join(str(error).split())}") from error
+                raise TaskError(
+                    f"whole_metrics: {name!r} cannot join {state!r}: {' '.join(str(error).split())}"
+                ) from error
             setattr(part, state, to_device(reduced, device))
         part._computed = None  # noqa: SLF001 - a wrapper may have already computed
 

@@ -45,7 +45,7 @@ def own_optimizer(
     place = f"{type(task).__name__}.optimizer"
     if settings.shard == "optimizer":
         raise TaskError(
-            f"{place}: shard: optimizer divides only the state of the trainer's own optimizers. "
+            f"{place}: the state of an optimizer of your own cannot be sharded by `shard: optimizer`. "
             "Set shard to none or full"
         )
     made: object = task.optimizer(module, learning_rate, params)  # type: ignore[attr-defined]

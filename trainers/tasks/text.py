@@ -259,7 +259,7 @@ def find_text_and_label(table: Table, text: str | int = "auto", label: str | int
         raise TaskError(f"{table.path}: {text_name!r} is both text and label. Name two columns")
     if _distinct(table, label_name) > _MOST_CLASSES:
         problem = f"column {label_name!r} has {_distinct(table, label_name)} different labels"
-        raise TaskError(f"{table.path}: {problem}, more than {_MOST_CLASSES}. Name the column of classes in label")
+        raise TaskError(f"{table.path}: {problem}, more than {_MOST_CLASSES}. Set label to the column of classes")
     return text_name, label_name
 
 

@@ -127,7 +127,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a list": ([torch.zeros(1)], "found no mapping of names to tensors"),
     "a tensor that is missing": (
         _without("bn1.bias"),
-        r"found no 'bn1\.bias', allowed: a tensor of shape \[64\] in 10 layers",
+        r"found no 'bn1\.bias', but 10 layers need a tensor of shape \[64\]",
     ),
     "a tensor too many": (small() | {"extra": torch.zeros(1)}, r"found 'extra' \[1\], allowed: no such tensor"),
     "another shape": (

@@ -191,7 +191,7 @@ def layout_of(weights: Mapping[str, Tensor], path: str) -> "Layout":
         found_tensor = f"{problem!r} {list(weights[problem].shape)}" if problem in weights else f"no {problem!r}"
         needed_tensor = f"a tensor of shape {list(own[problem].shape)}" if problem in own else "no such tensor"
         raise TaskError(
-            f"task_options.checkpoint: {path}: found {found_tensor}, allowed: {needed_tensor} in {layout.layers} layers"
+            f"task_options.checkpoint: {path}: found {found_tensor}, but {layout.layers} layers need {needed_tensor}"
         )
     return layout
 
