@@ -289,7 +289,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def make_http_server(app: Application, host: str, port: int | None) -> WSGIServer:
-    """Return a server on `port`; None takes a free port from 8080. Raises DashboardError if the port is taken."""
+    """Return a server on `port`; None takes a free port from 8080. Raises DashboardError if it is unavailable."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
     problem = ""
     for candidate in ports:

@@ -28,6 +28,6 @@ def rendered(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cluster_name(study: str, prefix: str) -> str:
-    """Make a name for Docker and Kubernetes: small letters, digits and dashes, beginning with a letter."""
+    """Make a name for Docker and Kubernetes: at most 50 small letters, digits and dashes, first a letter."""
     name = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:50].strip("-")
     return f"{prefix}-{name}".rstrip("-") if not name[:1].isalpha() else name

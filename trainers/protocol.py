@@ -74,7 +74,7 @@ class TrialSpec:
         training: The spec's `training` section; a parameter of the same name takes precedence.
         milestones: Epochs whose checkpoints are kept as models, ascending.
         checkpoint_folder: Absolute folder for this trial's checkpoints; None writes none.
-        checkpoint_every_seconds: Least time between checkpoints.
+        checkpoint_every_seconds: Time after which a checkpoint for resuming is due.
         test_at_end: The last measurement has test metrics, too, named with `TEST_PREFIX`, if the task has test data.
         test_at: Further epochs with test metrics, or the end of a shorter trial. A trial that resumes at such an epoch
             is only tested.

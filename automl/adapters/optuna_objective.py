@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 _PRUNED = "TrialPruned"  # Optuna's exception, whose class need not be installed
+_TAKEN = CONTROLLERS_METRICS | {"self", "model_parameters", "peak_memory_bytes"}
+"""Names of attributes that cannot be metrics, because they are arguments or measured already."""
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
 """Members of a `Trial` that an objective may use, too."""
 
@@ -54,7 +56,7 @@ def as_training_function(
         try:
             result = objective(shown_trial)
         except Exception as error:
-            if type(error).__name__ != _PRUNED:
+            if _PRUNED not in {one.__name__ for one in type(error).__mro__}:
                 raise
             result = shown_trial.last_values
         shown_trial.end(result)
@@ -160,9 +162,8 @@ class ObjectiveTrial:
             self._report(self._named("the objective's result", result))
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        taken = CONTROLLERS_METRICS.union(self._metrics)
-        numbers = {name: one for name, one in self.user_attrs.items() if _is_number(one) and name not in taken}
-        self._trial.report(**numbers, **metrics)
+        numbers = {name: one for name, one in self.user_attrs.items() if _is_number(one) and name not in _TAKEN}
+        self._trial.report(**numbers | metrics)
 
     def _advanced(self) -> bool:
         """Begin the next epoch. Returns False in the last epoch, which `end` completes."""

@@ -57,7 +57,7 @@ def compare(
     task: str, given: tuple[str, ...], *, as_json: bool, min_efficiency: float | None, backend: BackendChoice,
     group_seconds: float, **options: Any,
 ) -> None:  # fmt: skip
-    """Train TASK at several world sizes and compare their speed.
+    """Train TASK, a task or a training function that calls trial.step, at several world sizes and compare their speed.
 
     All trainings take the same optimizer steps: fewer ranks accumulate more backward passes per step. Efficiency is the
     speed-up divided by the number of ranks.

@@ -110,16 +110,16 @@ def _refuse_foreign(path: Path, name: str, text: str) -> None:
     function = next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
     if function is None:
         return
-    called = {one.attr for one in ast.walk(function) if isinstance(one, ast.Attribute)}
-    takes = [one.arg for one in function.args.args[:1]]
-    if any(one.startswith("suggest_") for one in called):
+    called = {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+    first = next((one.arg for one in function.args.args), "")
+    if any(one.startswith(f"{first}.suggest_") for one in called):
         kind, more = "an Optuna objective", "objectives={'value': 'min'}"
-    elif takes == ["config"] and "report" in called:
+    elif called & {f"{module}.report" for module in ("tune", "train", "session", "ray.tune", "ray.train")}:
         kind, more = "a trainable of Ray Tune", "space=param_space, objectives={'loss': 'min'}"
     else:
         return
-    call = f"automl.search({name}, {more})"
-    problem = f"{name} is {kind}, which only Python code can search. Call {call} in {path.name}, and run the file"
+    call = f"if __name__ == '__main__': automl.search({name}, {more})"
+    problem = f"{name} is {kind}, which only Python code can search. Put `{call}` into {path.name}, and run the file"
     raise SpecError(f"launch {text}", (), problem)
 
 

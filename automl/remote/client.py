@@ -124,7 +124,7 @@ class ServiceClient:
         return self._asked("GET", path, query=query)
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
-        """Write a resource to a file. Raises UserError if writing fails."""
+        """Write a resource to a file. Raises UserError if writing fails, UnreachableError if the connection is lost."""
         with self._answer("GET", path, query=query, seconds=DOWNLOAD_SECONDS) as answer:
             for chunk in answer.iter_content(_CHUNK_BYTES):
                 try:

@@ -74,6 +74,8 @@ def answer_of(
 
     Raises:
         UserError: The input is wrong, or the program failed; the message is the last line of its stderr.
+        RunError: The program failed for another reason.
+        StoreAwayError: The store does not answer.
         ConflictError: The program took too long.
         BusyError: Too many such programs are running.
     """

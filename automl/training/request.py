@@ -100,11 +100,14 @@ def training_spec(
     }
 
 
-def check_diagnostics(wanted: Diagnostics, task: str, *, is_function: bool) -> None:
+def check_diagnostics(wanted: Diagnostics, task: str, *, has_own_loop: bool, is_command: bool = False) -> None:
     """Raise SpecError, which names the option, if a training cannot write the requested diagnostic files."""
-    if is_function and wanted.rank_logs is not None:
-        problem = f"{task!r} is a training function, whose batches have no known loss. Leave the option out"
+    if has_own_loop and wanted.rank_logs is not None:
+        problem = f"{task!r} has a training loop of its own, whose batches have no known loss. Leave the option out"
         raise SpecError("--rank-logs", (), problem)
+    for option, path in (("--profile", wanted.trace), ("--tensorboard", wanted.tensorboard)):
+        if is_command and path is not None:
+            raise SpecError(option, (), f"{task!r} runs a command, in a process of its own. Leave the option out")
     if wanted.tensorboard is not None and find_spec("tensorboard") is None:
         cure = f"the package tensorboard is not installed. Install it: {install_command('tensorboard')}"
         raise SpecError("--tensorboard", (), f"found {wanted.tensorboard!r}, but {cure}")

@@ -58,7 +58,8 @@ def train_as_study(
     if checkpoints is not None:
         form["checkpoints"]["folder"] = checkpoints
     prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
-    check_diagnostics(diagnostics, task, is_function=not prepared.has_countable_models)
+    is_command = prepared.spec.task == COMMAND
+    check_diagnostics(diagnostics, task, has_own_loop=not prepared.has_countable_models, is_command=is_command)
     check_backend(GroupOptions(backend=options["backend"]), prepared.places, prepared.place.slots)
     chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)
     spec = prepared.spec.model_copy(update={"study": chosen})

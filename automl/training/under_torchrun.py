@@ -49,7 +49,7 @@ def train_under_torchrun(
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     presence = presence_in_environment(group.seconds)  # before the task is loaded, which takes time
     asked = asked_for(task, given, task_options=task_options, device=device)
-    check_diagnostics(diagnostics, task, is_function=asked.is_function)
+    check_diagnostics(diagnostics, task, has_own_loop=asked.is_function)
     check_backend(group, asked.places, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     folder = None if checkpoints is None else absolute_folder(checkpoints, Path.cwd())
     resume_from = _last(folder, epochs) if folder is not None and resume else None

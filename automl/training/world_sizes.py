@@ -98,6 +98,7 @@ def _rows(
     asked: Asked, world_sizes: Sequence[int], *, epochs: int, seed: int, group: GroupOptions, folder: Path, price: float
 ) -> Iterator[dict[str, Any]]:
     from trainers.checkpoints.checkpoint import largest_difference
+    from trainers.protocol import TaskError
 
     passes = asked.value("accumulate") * math.lcm(*world_sizes)
     first: dict[str, Any] = {}
@@ -107,7 +108,15 @@ def _rows(
         params = {**asked.params, "accumulate": accumulate}
         own_folder = str(folder / str(world_size))
         spec = asked.spec(params, epochs=epochs, world_size=world_size, seed=seed, checkpoint_folder=own_folder)
-        history, facts = _train(spec, group)
+        try:
+            history, facts = _train(spec, group)
+        except TaskError as error:
+            if f"accumulate is {accumulate}, but the training function ignores it" not in str(error):
+                raise
+            cure = (
+                "`automl compare` accumulates gradients. Take steps by trial.step(optimizer) in the training function"
+            )
+            raise TaskError(cure) from error
         row = _measured(history, world_size, price) | {"accumulate": accumulate, "facts": facts}
         checkpoint = history[-1].checkpoint or ""
         if not first:

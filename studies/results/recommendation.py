@@ -143,7 +143,11 @@ class Recommendation:
         return name_of(self.point)
 
     def plain(self) -> dict[str, Any]:
-        """Return JSON data; other models are named like `12@9`."""
+        """Return JSON data; `better` and `worse` are neighbours on the front, like `12@9`.
+
+        `stderr` is the judged objective's standard error. `unbeaten_baseline` is not beaten by any model beyond noise.
+        `instead_of` is the choice of the search, if confirmed values changed it.
+        """
         return {
             "trial": self.point.trial,
             "epoch": self.point.epoch,

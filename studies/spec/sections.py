@@ -414,7 +414,7 @@ class CheckpointsSpec(Section):
 
     Attributes:
         every_seconds: Least seconds between checkpoints for resuming, also within long epochs.
-        every_epochs: Epochs between two models that are kept, besides the epochs that the pruner keeps.
+        every_epochs: Epochs between models that compete for the archive, besides the epochs that the pruner chooses.
         most_paused: Number of paused trials beyond which the least valuable is pruned; null is no limit.
         max_gib: GiB of checkpoints beyond which the least valuable paused trials are pruned; null is no limit.
     """

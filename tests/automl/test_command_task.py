@@ -292,6 +292,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "task.metrics.epoch_from: this is not a key of metrics. Move it out of metrics",
     ),
     ({"command": ["python"], "metrics": {"wandb": ["val/loss", "val loss"]}}, "different names, such as [val/loss, "),
+    (
+        {"command": ["python"], "metrics": {"wandb": ["loss", "epoch"]}},
+        "Leave them out, and number epochs by epoch_from",
+    ),
     ({"command": ["python"], "metrics": {"wandb": "loss"}}, "or {wandb: NAMES} or {tensorboard: NAMES} with a list"),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),
     ({"command": ["python"], "metrics": {"pattern": "x"}}, "with a named group"),

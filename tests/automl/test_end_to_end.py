@@ -171,7 +171,7 @@ def test_trials_that_stop_improving_are_complete_and_cost_no_more(place: Workpla
         assert last.is_milestone
         assert trial.values(record.objectives)["val_error"] == last.metrics["val_error"]
         assert trial.paid_nano_usd >= last.metrics["cost_usd"] * 1e9 - 1
-        assert f"complete after {len(losses)} of {epochs} epochs" in trial.reason
+        assert f"val_loss stopped improving: complete after {len(losses)} of {epochs} epochs" in trial.reason
 
 
 @pytest.mark.medium

@@ -95,6 +95,7 @@ def test_a_trial_that_prunes_itself_ends_with_its_last_values() -> None:
     assert (first.metrics["error"], last.metrics["error"], last.complete) == (0.5, 0.5, True)
     (only,) = trained(objectives.prunes_without_asking, RATE)
     assert (only.metrics["error"], only.complete) == (0.5, True)
+    assert only.metrics["peak_memory_bytes"] >= 0, "measured values stay"
 
 
 def test_numbers_of_a_trial_are_metrics_and_texts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

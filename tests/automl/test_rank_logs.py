@@ -123,7 +123,9 @@ def test_a_training_that_fails_leaves_the_batches_before_and_what_cannot_be_logg
     assert code == 1
     assert [row["step"] for row in rows_of(place, 0)] == [1, 2, 3, 4, 5]
     line = place.refused("train", "logged_task:function", "--rank-logs", "logs")
-    assert "--rank-logs: 'logged_task:function' is a training function, whose batches have no known loss" in line
+    assert (
+        "--rank-logs: 'logged_task:function' has a training loop of its own, whose batches have no known loss" in line
+    )
     line = place.refused("train", "logged_task:Mine", "--rank-logs", "logged_task.py/logs")
     assert f"--rank-logs: found '{place.folder}/logged_task.py/logs', but" in line
     assert "is not a folder" in line

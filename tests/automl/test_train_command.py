@@ -207,7 +207,7 @@ def test_a_spec_is_trained_once_with_what_was_read_of_its_output(here: Workplace
     for words, given in (
         ("search.first_trials.0.lr: found 0.1", ("--param", "lr=0.1")),
         ("--option has no effect for a spec", ("--option", "a=1")),
-        ("--profile: 'specs/mine.yaml' is a", ("--profile",)),
+        ("--profile: 'specs/mine.yaml' runs a command", ("--profile",)),
     ):
         assert words in message_of(here.run("train", "specs/mine.yaml", *given, code=2).stderr)
 

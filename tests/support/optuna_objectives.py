@@ -67,9 +67,14 @@ def prunes_itself(trial):
     raise TrialPruned
 
 
+class Hopeless(TrialPruned):
+    pass
+
+
 def prunes_without_asking(trial):
+    trial.set_user_attr("peak_memory_bytes", -1)
     trial.report(trial.suggest_float("rate", 0.0, 1.0), 0)
-    raise TrialPruned
+    raise Hopeless
 
 
 def reports_without_asking(trial):

@@ -226,3 +226,38 @@ def test_a_training_function_has_the_rate_of_its_last_step_and_the_norm_where_it
     for epoch, one in enumerate(course.measurements, 1):
         norms = {} if clip_norm is None else {"gradient_norm": pytest.approx(epoch * norm)}
         assert one.optimizer == {"learning_rate": pytest.approx(0.1 / epoch)} | norms
+
+
+class OwnRate(torch.optim.SGD):
+    """Chooses its rate itself, as Adafactor does."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.param_groups[0]["lr"] = None
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Has no state of torch's class, as some wrappers of optimizers."""
+
+    def __init__(self, inner):
+        self.inner, self.param_groups = inner, inner.param_groups
+
+    def step(self, closure=None):
+        self.inner.step()
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+
+@pytest.mark.parametrize("kind", [OwnRate, lambda *given, **named: Wrapper(torch.optim.SGD(*given, **named))])
+def test_a_rate_that_cannot_be_read_does_not_end_a_training(kind):
+    def train(trial):
+        optimizer = kind([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        for epoch in trial.epochs(optimizer=optimizer):
+            optimizer.step()
+            trial.report(error=float(epoch))
+
+    spec = TrialSpec(study="s", trial=0, task="x:y", params={}, training={"epochs": 2})
+    course = Granted()
+    FunctionTrainer(spec, TrainingFunction(function=train), group=Group()).run(course)
+    assert [one.optimizer for one in course.measurements] == [{}, {}]

@@ -361,7 +361,7 @@ def _weights_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(value, Mapping | list | tuple):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             waiting += [(f"{place}.{name}", one) for name, one in items]
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, torch.Tensor | StoredTensor):
             found[place] = value
     return found
 

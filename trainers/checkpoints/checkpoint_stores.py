@@ -79,7 +79,7 @@ class LocalPlace:
             share.unlink(missing_ok=True)
 
     def withdraw(self, path: str) -> None:
-        """See `Place`."""
+        """Delete only the main file."""
         Path(path).unlink(missing_ok=True)
 
     def size(self, path: str) -> int:

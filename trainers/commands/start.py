@@ -129,7 +129,9 @@ def start_of(
     }
     if command.logged:
         number = None if command.epoch_from is None else astuple(EpochNumber.of(command.epoch_from))
-        environment[f"{_VARIABLE_PREFIX}LOGGED"] = json.dumps({"names": command.logged, "epoch_from": number})
+        environment[f"{_VARIABLE_PREFIX}LOGGED"] = json.dumps(
+            {"logger": next(iter(command.metrics)), "names": command.logged, "epoch_from": number}
+        )
         environment["PYTHONPATH"] = os.pathsep.join([str(_LOGGED), *filter(None, [environment.get("PYTHONPATH")])])
     base = Path(spec.python_path[0] if spec.python_path else ".").absolute()
     where = base / filled(command.folder, values)

@@ -123,7 +123,8 @@ class FunctionTrainer:
         optimizers = [one for one in state.values() if isinstance(one, Optimizer)]
         self._own.follow(optimizers)
         for one in optimizers[:1]:
-            one.register_step_post_hook(self._note_rate)
+            with suppress(AttributeError):  # a wrapper that has not called Optimizer.__init__
+                one.register_step_post_hook(self._note_rate)
         self._trial.scaled_rate = self._own.learning_rate
         epoch, metrics = self._resumed(kept)
         self._trial.epoch = epoch
@@ -226,7 +227,8 @@ class FunctionTrainer:
         return self._rates if norm is None else self._rates | {"gradient_norm": norm}
 
     def _note_rate(self, optimizer: Optimizer, *_: object) -> None:
-        self._rates = {"learning_rate": scheduled_rate(optimizer.param_groups)}  # schedules may change it later
+        with suppress(KeyError, TypeError):  # some optimizers choose their rates themselves
+            self._rates = {"learning_rate": scheduled_rate(optimizer.param_groups)}  # schedules may change it later
 
     def _model_parameters(self) -> int:
         return sum(parameter.numel() for model in self._trial.modules for parameter in model.parameters())

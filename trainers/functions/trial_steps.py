@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-import torch
 from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.loop.step_counter import GradientNorms
 from trainers.model.learning_rate import LearningRate, resolve_rule
 from trainers.model.optimizers import build_optimizer
 from trainers.model.precision import Precision
@@ -26,7 +26,7 @@ class Steps:
         self._passes: dict[optim.Optimizer, int] = {}
         self._stepped: set[optim.Optimizer] = set()
         self._scaled_for: optim.Optimizer | None = None
-        self._squared_norms: list[Tensor] = []
+        self._norms = GradientNorms(group.device)
 
     def add(self, network: nn.Module) -> None:
         """Add a model that the ranks train together in DDP."""
@@ -75,7 +75,7 @@ class Steps:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         norm = self.precision.step(optimizer, _Parameters(parameters), self._settings.clip_norm)
         if norm is not None:
-            self._squared_norms.append(norm.detach() ** 2)
+            self._norms.add(norm)
         optimizer.zero_grad()
         self._stepped.add(optimizer)
         return True
@@ -95,8 +95,9 @@ class Steps:
 
     def gradient_norm(self) -> float | None:
         """Return the root mean square of the gradient norms since the last call; None unless gradients are clipped."""
-        squares, self._squared_norms = self._squared_norms, []
-        return float(torch.stack(squares).mean().sqrt()) if squares else None
+        norm = self._norms.root_mean_square()
+        self._norms.begin_epoch()
+        return norm
 
     def _ends_step(self, network: nn.Module) -> bool:
         own = {id(parameter) for parameter in network.parameters()}

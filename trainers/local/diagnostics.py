@@ -109,8 +109,11 @@ class Profiler:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._profile.__exit__(kind, error, where)
-        if self._steps <= self._before:
-            print(f"warning: --profile needs more than {self._before} optimizer steps: no trace", file=sys.stderr)
+        if kind is None and self._steps <= self._before:
+            print(
+                f"warning: --profile needs more than {self._before} steps of a torch optimizer: no trace. Train longer",
+                file=sys.stderr,
+            )
 
     def step(self) -> None:
         """Count an optimizer step."""

@@ -183,7 +183,10 @@ def place_in_environment(
 
 
 def presence_in_environment(deadline_seconds: float) -> Presence | None:
-    """Start the heartbeat under torchrun, before slow work; None for a single rank. LostError if there is no store."""
+    """Start the heartbeat under torchrun, before slow work; None for a single rank.
+
+    Raises LostError if no store answers, or if not all ranks have started.
+    """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world_size == 1:
         return None

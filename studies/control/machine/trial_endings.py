@@ -19,7 +19,9 @@ CANCELLED = "cancelled: a user ended it (automl cancel)"
 def complete(live: LiveStudy, trial: Trial) -> None:
     """Mark a trial as complete, after its last epoch or an early stop."""
     done, planned = trial.epochs_done, live.setup.epochs
-    stopped = f"val_loss stopped improving: complete after {done} of {planned} epochs (early_stop_patience)"
+    is_patient = {**live.setup.training, **trial.params}.get("early_stop_patience") is not None
+    ended = f"complete after {done} of {planned} epochs"
+    stopped = f"val_loss stopped improving: {ended} (early_stop_patience)" if is_patient else f"its code ended: {ended}"
     trial.expect_end_of(done, constraints.columns(live.setup.objectives, live.setup.constraints))
     whole = "trained its only epoch" if planned == 1 else f"trained all {planned} epochs"
     _finish(live, trial, "complete", stopped if done < planned else whole)

@@ -658,7 +658,7 @@ def test_a_trial_that_stopped_improving_is_complete_with_the_values_of_its_last_
     record = checked(study)
     trial = record.started[1]
     assert (trial.state, len(trial.epochs)) == ("complete", 5)
-    assert trial.reason == "val_loss stopped improving: complete after 5 of 9 epochs (early_stop_patience)"
+    assert trial.reason == "its code ended: complete after 5 of 9 epochs"
     assert [other.reason for other in record.started if other is not trial] == ["trained all 9 epochs"] * 3
     assert trial.epochs[-1].is_milestone
     kept = Path(str(trial.epochs[-1].checkpoint))

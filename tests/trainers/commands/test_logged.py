@@ -38,6 +38,17 @@ LOGS = """
 """
 
 
+BOTH = """
+    import wandb
+    from tensorboardX import SummaryWriter
+    run = wandb.init()
+    with SummaryWriter("board") as writer:
+        for epoch in range(4):
+            writer.add_scalar("val_loss", 9.0, epoch)
+            run.log({"val_loss": epoch})
+"""
+
+
 @pytest.fixture
 def wandb(tmp_path: Path) -> None:
     """Stands in for the package, which loads the class of its runs from this module."""
@@ -71,8 +82,19 @@ def test_numbered_epochs_resume_from_the_folder_and_are_logged_as_well(tmp_path)
     second = run(replace(spec, attempt=2, resume_from=first.measurements[-1].checkpoint))
     assert second.epochs == [3, 4]
     assert len((tmp_path / "logged").read_text().splitlines()) == 8
+    script(
+        tmp_path, LOGS.replace(', "epoch": epoch}, step', "}, step").replace('{"train_loss": 9.0}', '{"epoch": epoch}')
+    )
+    assert run(spec).epochs == [1, 2, 3, 4], "the number may be logged in an earlier call"
     steps = run(spec_of(tmp_path, {"metrics": {"wandb": ["val_loss"]}, "epoch_from": "step // 100 + 1"}))
     assert steps.epochs == [1, 2, 3, 4], "W&B's step counts where no value has the name"
+
+
+@pytest.mark.usefixtures("wandb")
+def test_only_the_named_logger_counts_in_a_program_that_has_both(tmp_path):
+    script(tmp_path, BOTH)
+    grants = run(spec_of(tmp_path, {"metrics": {"wandb": ["val_loss"]}}))
+    assert [one.metrics["val_loss"] for one in grants.measurements] == [0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.usefixtures("wandb")

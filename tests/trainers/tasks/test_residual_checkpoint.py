@@ -129,7 +129,10 @@ BAD: dict[str, tuple[Any, str]] = {
         _without("bn1.bias"),
         r"found no 'bn1\.bias', but 10 layers need a tensor of shape \[64\]",
     ),
-    "a tensor too many": (small() | {"extra": torch.zeros(1)}, r"found 'extra' \[1\], but 10 layers need no such tensor"),
+    "a tensor too many": (
+        small() | {"extra": torch.zeros(1)},
+        r"found 'extra' \[1\], but 10 layers need no such tensor",
+    ),
     "another shape": (
         small() | {"conv1.weight": torch.zeros(64, 1, 7, 7)},
         r"found 'conv1\.weight' \[64, 1, 7, 7\], but 10 layers need a tensor of shape \[64, 3, 7, 7\]",

@@ -1,8 +1,9 @@
 """Reports the values that a trial's program logs to Weights & Biases or TensorBoard, as calls of `automl.report`.
 
-The variable AUTOML_LOGGED is JSON: `names` maps logged names to metrics, and `epoch_from` is null or [name, first,
-divisor, last] for the epoch (n + first) / divisor + last. An epoch is complete once each name was logged; n is the
-number logged under `name`, or else the step. Uses the standard library only, as it may run in another environment.
+The variable AUTOML_LOGGED is JSON: `logger` is "wandb" or "tensorboard", `names` maps logged names to metrics, and
+`epoch_from` is null or [name, first, divisor, last] for the epoch (n + first) / divisor + last. An epoch is complete
+once each name was logged; n is the last number logged under `name`, or the step if there is none. Uses the standard
+library only, as it may run in another environment.
 """
 
 import functools
@@ -16,47 +17,50 @@ from typing import Any
 
 _HERE = Path(__file__).resolve()
 _INSIDE_TRIAL = _HERE.parents[3] / "automl" / "inside_trial.py"
-_METHODS = {
-    "wandb.sdk.wandb_run": ("Run", "log"),
-    "torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar"),
-    "tensorboardX.writer": ("SummaryWriter", "add_scalar"),
+_METHODS = {"wandb": ("Run", "log"), "tensorboard": ("SummaryWriter", "add_scalar")}
+"""Class and method that log values, by logger."""
+_MODULES = {
+    "wandb": ("wandb.sdk.wandb_run",),
+    "tensorboard": ("torch.utils.tensorboard.writer", "tensorboardX.writer"),
 }
-"""Class and method that logs values, by module."""
+"""Modules of the class, by logger."""
 
 
 class _Epochs:
     """Collects logged values, and reports each complete epoch."""
 
-    def __init__(self, names: dict[str, str], epoch_from: list[Any] | None) -> None:
-        self._names, self._epoch_from = names, epoch_from
+    def __init__(self, logger: str, names: dict[str, str], epoch_from: list[Any] | None) -> None:
+        self.logger, self._names, self._epoch_from = logger, names, epoch_from
         self._values: dict[str, Any] = {}
-        self._count = 0
+        self._count, self._number = 0, None
         spec: Any = importlib.util.spec_from_file_location("_automl_inside_trial", _INSIDE_TRIAL)
         self._trial = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._trial)
 
     def add(self, logged: Any, step: Any = None) -> None:
+        if self._epoch_from is not None:
+            self._number = logged.get(self._epoch_from[0], self._number)
         self._values |= {self._names[name]: value for name, value in logged.items() if name in self._names}
         if len(self._values) < len(self._names):
             return
         values, self._values = self._values, {}
-        epoch = self._epoch(logged, step)
+        epoch = self._epoch(step)
         if epoch is not None:
             self._trial.report(epoch, **values)
 
-    def _epoch(self, logged: Any, step: Any) -> int | None:
+    def _epoch(self, step: Any) -> int | None:
         if self._epoch_from is None:
             self._count += 1
             return self._count
-        name, first, divisor, last = self._epoch_from
-        number = logged.get(name, step)
+        _, first, divisor, last = self._epoch_from
+        number = step if self._number is None else self._number
         epoch = 0.0 if number is None else (float(number) + first) / divisor + last
         return int(epoch) if epoch >= 1 and epoch.is_integer() else None
 
 
 def _watch(module: Any, epochs: _Epochs) -> None:
     """Let the module's logging method report its values, after it has logged them."""
-    owner, method = _METHODS[module.__name__]
+    owner, method = _METHODS[epochs.logger]
     log = getattr(getattr(module, owner), method)
 
     @functools.wraps(log)
@@ -81,7 +85,7 @@ class _Finder:
         self._epochs = epochs
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
-        spec: Any = PathFinder.find_spec(name, path) if name in _METHODS else None
+        spec: Any = PathFinder.find_spec(name, path) if name in _MODULES[self._epochs.logger] else None
         if spec is not None:
             load = spec.loader.exec_module
 

@@ -128,7 +128,7 @@ def table_of(rows: Sequence[dict[str, object]], names: Sequence[str], form: Form
 
 
 def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: bool = False) -> str:
-    """Return an option's column by name, number (-1 is the last) or "last". `is_name_first` tries 1 as a name first."""
+    """Return an option's column by name, number from 0 (or -1) or "last". `is_name_first` tries 1 as a name first."""
     names = table.names
     wanted = str(wanted) if is_name_first and str(wanted) in names else wanted
     if isinstance(wanted, str) and wanted in names:
