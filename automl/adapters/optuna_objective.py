@@ -163,7 +163,7 @@ class ObjectiveTrial:
 
     def _report(self, metrics: Mapping[str, float]) -> None:
         numbers = {name: one for name, one in self.user_attrs.items() if _is_number(one) and name not in _TAKEN}
-        self._trial.report(**numbers | metrics)
+        self._trial.report(**{**numbers, **metrics})
 
     def _advanced(self) -> bool:
         """Begin the next epoch. Returns False in the last epoch, which `end` completes."""

@@ -294,7 +294,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"command": ["python"], "metrics": {"wandb": ["val/loss", "val loss"]}}, "different names, such as [val/loss, "),
     (
         {"command": ["python"], "metrics": {"wandb": ["loss", "epoch"]}},
-        "Leave them out, and number epochs by epoch_from",
+        "Leave them out, and set epoch_from",
     ),
     ({"command": ["python"], "metrics": {"wandb": "loss"}}, "or {wandb: NAMES} or {tensorboard: NAMES} with a list"),
     ({"command": ["python"], "metrics": {"pattern": "("}}, "task.metrics.pattern: found '(', which is no"),

@@ -264,9 +264,7 @@ def metric_of(logged: str) -> str:
 def _problem_of_logged(names: Sequence[object]) -> str:
     metrics = [metric_of(name) if isinstance(name, str) else "" for name in names]
     if {"epoch", "last"}.intersection(metrics):
-        return (
-            f"found {listed(names)}, but epoch and last are no metrics. Leave them out, and number epochs by epoch_from"
-        )
+        return f"found {listed(map(str, names))}, but epoch and last are no metrics. Leave them out, and set epoch_from"
     if not all(metrics) or len(set(metrics)) < len(metrics):
         return found(names, "different names, such as [val/loss, val/error]")
     return ""
