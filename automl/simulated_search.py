@@ -233,7 +233,7 @@ def _pruner(text: str) -> str | Mapping[str, object]:
 def _seeds(text: str) -> range:
     first, colon, last = text.partition(":")
     if not (first.isdecimal() and (last.isdecimal() or not colon)):
-        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:20, without its end')}")
+        raise CurvesError(f"--seeds: {found(text, 'a seed such as 0, or a range such as 0:3 for 0, 1 and 2')}")
     seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
     if not seeds or seeds[-1] > MOST_SEED:
         raise CurvesError(f"--seeds: {found(text, f'a non-empty range of seeds up to {MOST_SEED}')}")

@@ -147,7 +147,10 @@ class ObjectiveTrial:
     def last_values(self) -> list[float]:
         """Values of the last report. Raises TaskError without a report, which leaves a pruned trial without a value."""
         if self._last is None:
-            raise TaskError("the objective raised TrialPruned before its first report. Report a value before")
+            raise TaskError(
+                "the objective raised TrialPruned before its first report, so the trial has no value. Call "
+                "trial.report before you raise TrialPruned"
+            )
         return list(self._last.values())
 
     def end(self, result: object) -> None:

@@ -61,7 +61,10 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
         print_json(made)
         return
     if made["instead_of"]:
-        echo(f"Chosen by {made['metric']}, because predictions alone do not give {made['instead_of']}.")
+        echo(
+            f"Members are chosen by {made['metric']}, because the study's first objective, {made['instead_of']}, "
+            "cannot be computed from predictions."
+        )
     for part in ("validation", "test"):
         found = made[part]
         if found is not None:

@@ -9,10 +9,14 @@ from automl.terminal.echo import echo
 from automl.terminal.options import Number, json_option, store_option
 from automl.terminal.output import print_json, warn
 
-SOURCES = "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. Repeat it for curves."
+SOURCES = (
+    "Runs to import: FILE.csv, mlflow:[URI#]EXPERIMENT, optuna:URL#NAME or ray:FOLDER. For CSV files with learning "
+    "curves of the runs in FILE.csv, repeat the option."
+)
 NAMES = (
-    "THEIRS is a name in the imported runs, OURS the study's parameter or metric, or `seconds`. After OURS write :min "
-    "or :max for a metric's direction, and :percent, :minutes or :hours for the unit in the runs, as in acc=error:min."
+    "THEIRS is a name in the imported runs. OURS is its name in the study: a parameter, a metric, or `seconds` for "
+    "the duration of a run. After OURS, add what holds in the runs: :min or :max if lower or higher values of THEIRS "
+    "are better, and the unit :percent, :minutes or :hours. Example: val_acc=val_error:max:percent."
 )
 
 

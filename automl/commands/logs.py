@@ -22,7 +22,8 @@ def logs(  # noqa: PLR0917 - click passes each option by name
 ) -> None:
     """Print the output of one rank (training process) of a trial.
 
-    Only the last 8 MiB are kept (a command: task.log_mib). A service sends the last million characters.
+    Only the last 8 MiB are kept; a task that is a command can set another size, task.log_mib. A service sends the
+    last million characters.
     """
     if follow and seed is not None:
         raise click.UsageError("--follow and --seed exclude each other")

@@ -37,7 +37,7 @@ def promote(  # noqa: PLR0917 - click passes each option by name
     best trial with such models.
     """
     if force is not None and not force.strip():
-        raise click.UsageError("--force: the reason is empty")
+        raise click.UsageError("--force: the reason is empty. Write why the model becomes champion")
     opened = open_store(store)
     record = load_study(opened, study)
     base_folder = opened.require(study).base_folder

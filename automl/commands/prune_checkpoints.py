@@ -53,7 +53,7 @@ def _print(done: dict[str, Any], keep: tuple[str, ...], *, yes: bool) -> None:
     echo(f"unneeded: {plural(len(files), 'file')}, {done['bytes'] / 2**20:.2f} MiB; kept: {kept}{then}")
     if done["not_reopened"]:
         trials, verb = listed(map(str, done["not_reopened"])), "lose" if not yes else "have lost"
-        echo(f"more budget cannot continue the paused trials {trials}, because they {verb} their checkpoints")
+        echo(f"the paused trials {trials} {verb} their checkpoints, so they cannot continue, even with more budget")
 
 
 def _left(done: dict[str, Any]) -> int:

@@ -32,7 +32,7 @@ DEFAULT_PORT = 8765
 @click.option("--allow-commands", is_flag=True, help="Allow studies to run any command on the workers.")
 @click.option(
     "--advisor", "advisors", metavar="COMMAND", multiple=True,
-    help="Whole command of a program that specs may name as advisor.",
+    help="Program that proposes configurations, with its arguments. Specs may name it in search.advisor.command.",
 )  # fmt: skip
 @click.option("--data", "data", type=folder_type, multiple=True, help="Folder that built-in tasks may read.")
 @click.option("--uploads", type=folder_type, help="Folder for uploaded data. Without it, users cannot upload.")

@@ -22,7 +22,10 @@ MOST_SLOTS = 4096
     "--constraint", "constraints", metavar="METRIC:max:NUMBER", multiple=True,
     help="Upper bound of a metric; METRIC:min:NUMBER is a lower bound.",
 )  # fmt: skip
-@click.option("--pool", is_flag=True, help="Make all files of curves one task, whose parameters include the file.")
+@click.option(
+    "--pool", is_flag=True,
+    help="Join all files of curves to one task, which has the file as a further parameter, `table`.",
+)  # fmt: skip
 @click.option("--slots", type=click.IntRange(1, MOST_SLOTS), default=4, show_default=True, help="Number of devices.")
 @click.option(
     "--budget-full-trials", type=Number(0, min_open=True), default=20.0, show_default=True,
@@ -42,15 +45,17 @@ MOST_SLOTS = 4096
 )  # fmt: skip
 @click.option(
     "--start-epochs", type=Number(0), default=0.3, show_default=True,
-    help="Time to start or restart a trial, in mean epochs of its configuration.",
+    help="Time of each start or restart of a trial, as a multiple of the trial's mean time per epoch.",
 )  # fmt: skip
 @click.option(
     "--faults", type=Number(0, 1), default=0.0, show_default=True,
     help="Probability of a fault in each of a trial's first two attempts (runs).",
 )  # fmt: skip
 @click.option(
-    "--price-factors", metavar="F,F", help="Price factors of device types. Each configuration gets a random type."
-)
+    "--price-factors", metavar="F,F",
+    help="Multiples of --price, one for each type of device. Each configuration gets a random type. Factor 2 is "
+    "simulated as training that takes twice as long.",
+)  # fmt: skip
 @click.option(
     "--world-sizes", metavar="N,N", help="World sizes (numbers of ranks) to search over, as a further parameter."
 )

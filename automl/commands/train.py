@@ -114,7 +114,10 @@ def train(
     if is_spec_file(task):
         _refuse(context, "for a spec, which has its own task_options", ("task_options",))
         if "RANK" in os.environ or connection(store) is not None:
-            raise click.UsageError(f"the trial of {task} trains only on this machine: leave out --server and torchrun")
+            raise click.UsageError(
+                f"{task} is a spec, which `automl train` trains only on this machine and without torchrun. Leave out "
+                "--server and torchrun"
+            )
         if context.get_parameter_source("epochs") is not _ON_COMMAND_LINE:
             options["epochs"] = None  # the spec's own
     options["checkpoint_every"] = max(options["checkpoint_every"], _SHORTEST_SECONDS)

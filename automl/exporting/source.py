@@ -70,7 +70,10 @@ def source_of(
     shared = None if like is None or like.content["spec"]["task_options"] != spec["task_options"] else like.task
     task = load_trainable(named, spec["task_options"], python_path) if shared is None else copy.copy(shared)
     if isinstance(task, Command):
-        raise TaskError("only the trained command itself can read its model. Pass --format weights to copy the files")
+        raise TaskError(
+            "the task is a command, whose model only its own program can read. Pass --format weights to copy the "
+            "model's files"
+        )
     rest = {name: value for name, value in content.items() if name in ("spec", "position", "metrics", "static")}
     if isinstance(task, TrainingFunction):
         names = ("study", "trial", "task", "task_options", "params", "training", "seed")

@@ -158,8 +158,9 @@ def read_tables(paths: Sequence[str]) -> History:
     # A table of learning curves has a column of steps, then a column per run.
     curved = [path for path, names in tables.items() if len(names) > 1 and all(_BETWEEN in one for one in [*names][1:])]
     if len(tables) - len(curved) != 1:
-        problem = f"found {len(tables) - len(curved)} tables of runs beside {len(curved)} files of curves, allowed: one"
-        raise SpecError(", ".join(paths), (), f"{problem}. Add the table with the runs of the curves: --from runs.csv")
+        problem = f"found {len(tables) - len(curved)} tables of runs and {len(curved)} files of curves"
+        allowed = "one table with a row for each run, such as --from runs.csv, and any number of files of curves"
+        raise SpecError(", ".join(paths), (), f"{problem}, allowed: {allowed}")
     curves: dict[str, dict[str, Curve]] = {}
     for path in curved:
         (_, steps), *columns = tables[path].items()

@@ -101,7 +101,8 @@ def _save(function: Callable[..., object], name: str, folder: Path, study: str) 
         problem = f"found {name}, which refers to something that cannot be saved ({type(error).__name__}: {error})"
         raise SpecError(_PLACE, (), " ".join(problem.split())) from None
     if len(saved) > _MOST_BYTES:
-        problem = f"{name} refers to {len(saved) / 2**20:.0f} MiB outside itself, more than {_MOST_BYTES >> 20} MiB"
+        size, most = f"{len(saved) / 2**20:.0f} MiB", f"{_MOST_BYTES >> 20} MiB"
+        problem = f"{name} uses {size} of data from outside the function, more than {most}"
         raise SpecError(_PLACE, (), f"{problem}. Read the data inside the function")
     shown = source.replace("\\", "\\\\").replace('"""', "'''")
     before, after = _MODULE.format(name=name, source=shown, content="\0").split("\0")

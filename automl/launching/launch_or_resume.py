@@ -152,7 +152,8 @@ def resume(store: Store, name: str, overrides: Sequence[str], watcher: Watcher) 
         raise SpecError(
             name,
             ("budget",),
-            "slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials",
+            "the price of a slot is 0, so a budget in dollars would never be used up. "
+            "Add budget.hours or budget.trials",
         )
     if overrides:
         check_in_place(mentioned_checkpoints(store, row.id))

@@ -75,7 +75,8 @@ class Counting:
             self._store.keep_counted(self._study_id, [one.to_plain() for one in counted])
         except SQLAlchemyError as error:
             log.warning(
-                "the sizes of models could not be stored, so the next start counts them again: %s",
+                "the counted parameters and operations of models could not be stored, so the next start of the study "
+                "counts them again: %s",
                 str(error).splitlines()[0],
             )
 

@@ -324,8 +324,8 @@ def _check_gpus(spec: StudySpec, places: AvailableSlots, slots: int, source: str
 
 def _check_is_limited(spec: StudySpec, price: Price, source: str) -> None:
     if price.usd_per_slot_hour == 0 and spec.budget.is_of_dollars_alone:
-        problem = "slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials"
-        raise SpecError(source, ("budget", "usd"), problem)
+        problem = "the price of a slot is 0, so a budget in dollars would never be used up"
+        raise SpecError(source, ("budget", "usd"), f"{problem}. Add budget.hours or budget.trials")
 
 
 def _price(spec: StudySpec, places: AvailableSlots) -> Price:

@@ -23,7 +23,10 @@ class EpochCalls:
     def __init__(self, trial: Trial, **state: Any) -> None:
         self._trial = trial
         if trial.has_test:  # libraries load a checkpoint's weights only for training
-            raise TaskError("trial.test needs a loop over trial.epochs; a library that trains by itself has none")
+            raise TaskError(
+                "trial.test needs a loop over trial.epochs, but here a library runs the loop. Leave trial.test out, or "
+                "write the loop yourself"
+            )
         self._loop = trial.epochs(**state)
         self.done = trial.epoch
 

@@ -101,7 +101,8 @@ def run(arguments: Sequence[str], *, kind: str, ranks: int, budget_usd: float, m
     """
     if not _one_at_a_time.acquire(blocking=False):
         raise ToolProblem(
-            "another training of these tools runs on this machine", "call again when the other training has ended"
+            "these tools run one training at a time, and another one runs on this machine",
+            "call again when the other training has ended",
         )
     try:
         return _run(arguments, kind, ranks, budget_usd, machine)
@@ -113,7 +114,8 @@ def _run(arguments: Sequence[str], kind: str, ranks: int, budget_usd: float, mac
     seconds = min(budget_usd / max(machine.usd(ranks, 1.0), 1e-12), LONGEST_SECONDS) - _END_SECONDS
     if seconds <= 0:
         raise ToolProblem(
-            f"budget_usd is {budget_usd:g}, less than the start of a rank costs", "pass a larger budget_usd"
+            f"budget_usd is {budget_usd:g}, which does not even pay for the start of the training processes",
+            "pass a larger budget_usd",
         )
     environment = {name: value for name, value in os.environ.items() if name not in {"AUTOML_SERVER", "AUTOML_STORE"}}
     began = time.monotonic()

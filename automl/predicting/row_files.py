@@ -160,7 +160,10 @@ def _csv(path: Path, known: Sequence[str], form: Mapping[str, Any]) -> Iterator[
                 where = f"{path}: line {reader.line_num}"
                 if len(cells) != len(names):
                     there = f"{len(cells)} columns, but the first line has {len(names)}"
-                    raise ExportError(f"{where}: found {there} (delimiter {delimiter!r})")
+                    raise ExportError(
+                        f"{where}: found {there}, with the delimiter {delimiter!r}. Correct the line, or use one "
+                        "delimiter in the whole file"
+                    )
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise ExportError(f"{path}: line {reader.line_num}: broken CSV ({error})") from None

@@ -331,7 +331,7 @@ def limits_found(store: Store) -> str:
     if waits:
         job, reason = waits[0]
         raise WrongError(
-            f"{told}; {plural(len(waits), 'job')} cannot be paid; the first is {job.study}, which {reason}",
+            f"{told}; limits leave no money for {plural(len(waits), 'job')}; the first is {job.study}, which {reason}",
             "raise a limit with `automl limit set user|project NAME USD`, or let the job wait, or cancel it",
         )
     return told + shown
@@ -365,7 +365,8 @@ def views_found(store: Store) -> str:
         last = failed[0]
         said = " ".join(str(last.error).split())[:200]
         raise WrongError(
-            f"{plural(len(failed), 'view')} could not be written. Last error (study {last.name}, {last.view}): {said}",
+            f"{plural(len(failed), 'error')} in copying studies to Optuna or MLflow. Last error (study {last.name}, "
+            f"{last.view}): {said}",
             f"fix the cause, then run `automl sync {last.name}`",
         )
     return f"the views of {mirrored:,} {'study' if mirrored == 1 else 'studies'} are written"

@@ -89,7 +89,10 @@ def load(path: str | Path, device: str = "cpu", *, trust: bool = False) -> Model
     place = Path(path)
     if place.suffix == ".onnx":
         if device != "cpu":
-            raise ModelError(f"{path}: found the device {device}, allowed: cpu, or a .pt2 file or folder, for torch")
+            raise ModelError(
+                f"{path}: found the device {device}, allowed: cpu for an .onnx file. For another device, export the "
+                "model as a .pt2 file or a folder"
+            )
         program = OnnxProgram(place)
         return Model(_manifest(place, lambda: program.notes[MANIFEST]), [program])
     manifest = read_manifest(place)

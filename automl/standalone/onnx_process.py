@@ -158,8 +158,8 @@ def _session(path: str) -> Any:
     version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if version < OLDEST:
         raise ImportError(
-            f"onnxruntime {onnxruntime.__version__} reads any file that an .onnx file names. Install version "
-            f"{OLDEST[0]}.{OLDEST[1]} or later"
+            f"onnxruntime {onnxruntime.__version__} is not safe: an .onnx file can make it read any other file. "
+            f"Install version {OLDEST[0]}.{OLDEST[1]} or later"
         )
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 

@@ -70,7 +70,7 @@ def _check_folder(store: Store, row: sa.Row[Any]) -> None:
     try:
         check_not_shared(folder, store, row.id)
     except StoreError as error:
-        raise StoreError(f"{error}; or {again} --keep-files`") from None
+        raise StoreError(f"{error}. Or delete the study without its files: {again} --keep-files`") from None
     except (OSError, MissingLibraryError) as error:
         raise RunError(
             f"Nothing was deleted: {redact(folder)} cannot be read ({_reason(error)}). To try again, run {again}`. "

@@ -26,11 +26,11 @@ def params_text(params: Mapping[str, object]) -> str:
 
 
 def late_views_text(late: Sequence[ViewRecord]) -> str:
-    """Return `the view of MLflow (the cause) is not up to date yet` for the late copies."""
+    """Return `the study's copy in MLflow (the cause) is not up to date yet` for the late copies."""
     causes = [f" ({_without_middle(one.error, LONGEST_CAUSE)})" if one.error else "" for one in late]
     names = [VIEW_NAMES.get(one.view, one.view) + cause for one, cause in zip(late, causes, strict=True)]
-    subject, verb = ("the view", "is") if len(names) == 1 else ("the views", "are")
-    return f"{subject} of {' and '.join(names)} {verb} not up to date yet"
+    subject, verb = ("the study's copy", "is") if len(names) == 1 else ("the study's copies", "are")
+    return f"{subject} in {' and '.join(names)} {verb} not up to date yet"
 
 
 def cut(text: str, columns: int) -> str:

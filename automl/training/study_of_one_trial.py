@@ -81,7 +81,7 @@ def _of_task(
 ) -> tuple[dict[str, Any], TaskFacts]:
     made_with = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     if task == COMMAND:
-        raise SpecError(task, (), "a command needs a spec. Name a spec such as command.yaml")
+        raise SpecError(task, (), "a command can be trained only from a spec. Name a spec such as command.yaml")
     facts = facts_of(task, made_with, source=task, folder=Path.cwd())
     check_params(params, facts.parameters)
     own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]

@@ -128,7 +128,7 @@ class Controller:
             while not self.machine.finished:
                 self._advance()
         except LeaseLostError:
-            log.warning("another controller has taken over this study, so this one stops")
+            log.warning("another process has taken over this study and continues it, so this process stops")
             raise
         finally:
             if self._asker is not None:
@@ -183,7 +183,7 @@ class Controller:
         next_look = min(self._looked_at + self._tick_seconds, self.machine.cut_at)
         events: list[Event] = self._pool.wait(max(next_look - self._pool.now(), 0.0))
         if self._is_lease_lost.is_set():
-            raise LeaseLostError("another controller has taken over this study")
+            raise LeaseLostError("another process has taken over this study and continues it")
         if not events or self._pool.now() >= next_look:
             self._looked_at = self._pool.now()
             events = [*events, Tick(late_seconds=max(self._looked_at - next_look, 0.0))]

@@ -79,10 +79,17 @@ def test_models(
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
-        log.warning("the budget was used up before the recommended model was measured or described")
+        log.warning(
+            "the budget was used up before the recommended model was measured on test data, or its predictions were "
+            "described for the report"
+        )
         return
     except (RunError, UserError) as error:
-        log.warning("the recommended model was not measured or described at the study's end: %s", error)
+        log.warning(
+            "at the study's end, the recommended model was not measured on test data, nor its predictions described "
+            "for the report: %s",
+            error,
+        )
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

@@ -87,7 +87,7 @@ class GroupStore:
             except ray.exceptions.RayActorError:
                 if is_closing():
                     return
-                log.warning("the store of the process groups died and is replaced")
+                log.warning("the process through which ranks find each other has died; a new one replaces it")
                 self.actor = new_store()
                 self.address = ray.get(self.actor.call.remote("where"), timeout=self._deadline_seconds)
 

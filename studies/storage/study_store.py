@@ -299,7 +299,7 @@ def held_lease(connection: sa.Connection, study_id: int, token: str) -> int:
     """Return the id of the lease with this token, and lock its row. Raises `LeaseLostError` if it was released."""
     lease_id: int | None = connection.execute(_HELD_LEASE, {"of_study": study_id, "token": token}).scalar()
     if lease_id is None:
-        raise LeaseLostError("another controller has taken over this study")
+        raise LeaseLostError("another process has taken over this study")
     return lease_id
 
 

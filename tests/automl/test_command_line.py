@@ -259,8 +259,8 @@ def test_dollars_are_no_limit_where_slots_are_free(mistyped: Mistyped) -> None:
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": None}}))
     line = mistyped.refused("launch", "s.yaml")
     assert (
-        "budget.usd: slots are free, so a dollar budget would never be reached. Add budget.hours or budget.trials"
-        in line
+        "budget.usd: the price of a slot is 0, so a budget in dollars would never be used up. "
+        "Add budget.hours or budget.trials" in line
     )
     mistyped.write(yaml.safe_dump(content | {"budget": {"usd": 0.5, "hours": None, "trials": 3}}))
     code, out, err = mistyped.run("launch", "s.yaml", "--dry-run", "--json")
@@ -694,7 +694,7 @@ def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
     study.trial(epochs=1)
     assert "not up to date" not in mistyped.run("status")[1], "views rest some seconds while a study runs"
     set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
-    said = "the view of MLflow (OSError: connection refused) is not up to date yet; see automl sync small"
+    said = "the study's copy in MLflow (OSError: connection refused) is not up to date yet; see automl sync small"
     assert said in mistyped.run("status")[1]
     views = json.loads(mistyped.run("status", "--json")[1])["views"]
     assert views["mlflow"] == {"behind": 1, "error": "OSError: connection refused"}
@@ -706,4 +706,4 @@ def test_status_says_why_a_view_is_late(mistyped: Mistyped) -> None:
     assert "xxx: [Errno 111] refused) is not" in line
     set_cursor(study.store, study.id, "mlflow", error="OSError: connection refused")
     study.change(state="closed")
-    assert "the views of Optuna and MLflow (OSError" in mistyped.run("status")[1]
+    assert "the study's copies in Optuna and MLflow (OSError" in mistyped.run("status")[1]

@@ -151,7 +151,7 @@ def test_a_training_that_hangs_is_killed_and_trained_again() -> None:
 @pytest.mark.parametrize("reason", ["interrupted", "stopped", "error"])
 def test_slots_that_are_too_few_or_go_away_end_it_with_all_charged(reason, monkeypatch, caplog):
     """So do a signal and `automl stop`: nothing waits for the end of an epoch."""
-    with pytest.raises(PoolError, match="a training needs 3 ranks, but the pool has 2 slots"):
+    with pytest.raises(PoolError, match="a training needs 3 slots, one for each rank, but the study has only 2"):
         train(SimulatedPool(curve), spec(1, world_size=3))
     refusing = SimulatedPool(curve)
     monkeypatch.setattr(refusing, "open", raising(PoolError("the cluster has no room")))

@@ -149,7 +149,7 @@ WANDB = ("--from", "runs.csv", "--from", "curves.csv")
         ((*WANDB, "--map", "lr"), "--map lr: found 'lr', allowed: THEIRS=OURS"),
         ((*WANDB, "--map", "lr=width", "--map", "b=width"), "--map b=width: is given twice"),
         ((*WANDB, "--map", "val_acc=val_error:up"), "found 'up', allowed: min, max, percent"),
-        (("--from", "curves.csv", *USUAL), "found 0 tables of runs beside 1 files of curves"),
+        (("--from", "curves.csv", *USUAL), "found 0 tables of runs and 1 files of curves, allowed: one table"),
         (("--from", "run.csv", *USUAL), "run.csv"),
         (("--from", "optuna:sqlite:///no.db#mine", *USUAL), "found 'mine', allowed: an Optuna study (there is none)"),
         (("--from", "optuna:mine", *USUAL), "Pass --from optuna:URL#NAME"),

@@ -86,7 +86,9 @@ def test_what_would_go_is_listed_and_nothing_is_deleted(place: Place) -> None:
     assert lines[-2] == (
         "unneeded: 4 files, 1.00 MiB; kept: 1 checkpoint; `automl prune-checkpoints small --yes` deletes them"
     )
-    assert lines[-1] == "more budget cannot continue the paused trials 1, 2, because they lose their checkpoints"
+    assert lines[-1] == (
+        "the paused trials 1, 2 lose their checkpoints, so they cannot continue, even with more budget"
+    )
     assert place.left() == before
     assert load_study(place.store, "small") == rows
 

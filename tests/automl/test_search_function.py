@@ -150,7 +150,7 @@ def test_functions_of_one_source_are_kept_apart_and_what_one_drags_along_is_boun
     def holds_data(trial: Any) -> int:
         return len(data)
 
-    with pytest.raises(SpecError, match="refers to 33 MiB outside itself, more than 32 MiB"):
+    with pytest.raises(SpecError, match="uses 33 MiB of data from outside the function, more than 32 MiB"):
         name_of(holds_data, tmp_path, "one")
 
 

@@ -128,7 +128,9 @@ def test_what_is_no_optimizer_or_rate_is_refused(made: Any, training: dict[str, 
 
 
 def _sharing(group: Group, spec: TrialSpec) -> Any:
-    with pytest.raises(TaskError, match=r"Same\.optimizer: shard: optimizer divides .* Set shard to none or full"):
+    with pytest.raises(
+        TaskError, match=r"Same\.optimizer: the state of an optimizer of your own .* Set shard to none or full"
+    ):
         train(Same(), spec, group=group)
 
 

@@ -324,8 +324,8 @@ def check_belongs(content: Mapping[str, Any], spec: TrialSpec, path: str, effect
     batch = content["static"].get("effective_batch", effective_batch)
     if batch != effective_batch:
         raise CheckpointError(
-            f"checkpoint {path} has {batch} samples a step, not {effective_batch}. Keep batch_per_rank x world_size x "
-            "accumulate the same"
+            f"checkpoint {path} was trained with {batch} samples a step, not {effective_batch}. Keep the product "
+            "batch_per_rank x world_size x accumulate the same"
         )
 
 

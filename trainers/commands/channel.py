@@ -96,7 +96,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 def _question_in(said: Any) -> Question:
     if not isinstance(said, dict) or said.get("ask") not in _ASKS:
-        raise ValueError(f"the question {said!r:.200} is unknown. Set its key ask to one of {', '.join(_ASKS)}")
+        raise ValueError(f"automl got {said!r:.200}, allowed: a mapping whose key ask is one of {', '.join(_ASKS)}")
     metrics = said.get("metrics", {})
     if not isinstance(metrics, dict):
         raise ValueError(f"metrics: found {metrics!r:.200}, allowed: a mapping of names to numbers")

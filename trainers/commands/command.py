@@ -321,7 +321,8 @@ class EpochNumber:
         """Parse an expression such as `step // 250`. Raises ValueError with the allowed form."""
         form = _FORM.fullmatch("".join(text.split()))
         if form is None:
-            raise ValueError(f"found {text!r:.100}, allowed: a name, such as epoch + 1, step // 250, (step + 1) // 250")
+            allowed = "a name, or an expression such as epoch + 1, step // 250, (step + 1) // 250"
+            raise ValueError(f"found {text!r:.100}, allowed: {allowed}")
         return cls(form["name"] or form["inner"], int(form["first"] or 0), int(form["by"] or 1), int(form["last"] or 0))
 
     def epoch(self, printed: object) -> int | None:

@@ -147,8 +147,8 @@ class EpochBook:
             raise TaskError(f"the command reported epoch {epoch} after its last epoch, {self.epoch}. {cure}")
         if epoch > expected and self.epoch and self.is_at_start and reported.is_printed:
             raise UnreadablePartError(
-                f"the command continued with epoch {epoch}, but its checkpoint is of epoch {self.epoch}: the files "
-                "belong to a later epoch. The trial returns to an earlier checkpoint"
+                f"the command continued with epoch {epoch}, but its checkpoint is of epoch {self.epoch}: automl kept "
+                "the files after the command had saved a later epoch. The trial returns to an earlier checkpoint"
             )
         if epoch != expected:
             cure = _cure_of_order(epoch, expected) if reported.is_printed else ""

@@ -34,8 +34,8 @@ def files_in(folder: Path) -> dict[str, Tensor]:
         except OSError as error:
             raise TaskError(f"the folder of checkpoints cannot be read: {error}") from error
     raise TaskError(
-        f"files in the folder of checkpoints changed while they were saved: {why}. Do not change them between a "
-        "report (or a line with metrics) and its answer: write a file under another name, then os.replace it"
+        f"files in the folder of checkpoints changed while automl copied them: {why}. automl copies after each report "
+        "(or line with metrics), until it answers. Write a file under another name, then move it with os.replace"
     )
 
 

@@ -93,8 +93,9 @@ class OwnLoop:
         groups = [group for optimizer in given for group in optimizer.param_groups]
         if any("initial_lr" in group for group in groups):
             raise TaskError(
-                f"trial.epochs: a schedule already uses trial.learning_rate, which is scaled for SGD, but {name} needs "
-                f"another scaling. Put `optimizer: {name.lower()}` into the space"
+                f"trial.epochs: trial.learning_rate was scaled for SGD, but the optimizer is {name}, which needs "
+                "another scaling, and a schedule already uses the wrong value. To tell the optimizer in time, put "
+                f"`optimizer: {name.lower()}` into the space"
             )
         for group in groups:
             group["lr"] *= rate / self.learning_rate

@@ -164,8 +164,8 @@ def _check_has_no_sampler(options: Mapping[str, Any]) -> None:
 def _check_workers_begin_anew(options: Mapping[str, Any]) -> None:
     if options.get("persistent_workers"):
         raise TaskError(
-            "trial.loader: set persistent_workers to False. Persistent workers keep their first epoch and random "
-            "state: streams would repeat the first epoch's order, and a paused trial would end with other results"
+            "trial.loader: set persistent_workers to False. Persistent workers do not learn that a new epoch begins: "
+            "streams would repeat the order of the first epoch, and pausing a trial would change its results"
         )
 
 
@@ -203,7 +203,7 @@ class EvenBatches(Sampler[list[int]]):
         if fewest < self._batches:
             raise TaskError(
                 f"trial.loader: {samples} samples are too few for {world_size} ranks with batches of {batch_size} and "
-                f"training.shard full. Each rank needs at least {self._batches}"
+                f"training.shard full. Each rank needs at least {self._batches} samples, one for each batch"
             )
 
     def __len__(self) -> int:

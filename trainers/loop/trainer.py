@@ -198,7 +198,7 @@ class Trainer:
         try:
             return self._epoch_end.answers(self._spec.explain_seconds)
         except (RuntimeError, ValueError, MemoryError) as error:
-            log.warning("the model's answers were not described (%s)", last_line(str(error)))
+            log.warning("the model's predictions could not be described for the report (%s)", last_line(str(error)))
             return {}
 
     def advance_ahead(

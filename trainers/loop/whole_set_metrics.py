@@ -83,8 +83,8 @@ def _reduced(of_ranks: Sequence[Any], reduction: Callable[[Any], Any] | None) ->
         if all(torch.equal(one, of_ranks[0]) for one in of_ranks):
             return of_ranks[0]
         raise ValueError(
-            "dist_reduce_fx='mean' is not the mean of all samples if ranks have different numbers of samples. Use "
-            "'sum' for the values and for their number"
+            "dist_reduce_fx='mean' is not the mean of all samples if ranks have different numbers of samples. Use two "
+            "states with 'sum', one for the sum of the values and one for their number"
         )
     stacked = torch.stack(list(of_ranks))
     return stacked if reduction is None else reduction(stacked)

@@ -44,7 +44,7 @@ class StoreClient(Store):
             self._connection.sendall(ours + proof_of(self._address.secret, b"client", theirs + ours))
             proof = receive(self._connection, PROOF_BYTES)
             if not hmac.compare_digest(proof, proof_of(self._address.secret, b"server", theirs + ours)):
-                raise ConnectionError("the server at this address does not know the secret of the store")
+                raise ConnectionError("another server is at this address: it does not know the secret of the store")
         except OSError as error:
             raise DistNetworkError(f"failed to connect to the store of process groups: {error}") from error
 

@@ -179,7 +179,10 @@ class Tabular(SplitTask):
         if class_weight is not None:
             task_options.choice(class_weight, "class_weight", ("balanced",))
             if not self.classes:
-                raise TaskError(f"task_options.class_weight: found {class_weight!r}, but the target is a number")
+                raise TaskError(
+                    f"task_options.class_weight: found {class_weight!r}, but the target is a number and has no "
+                    "classes. Leave class_weight out"
+                )
             self.balance_classes()
 
     @property

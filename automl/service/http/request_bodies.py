@@ -28,7 +28,7 @@ class Body(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError(f"found {str(value).lower()}, but this key takes no truth value")
+            raise ValueError(f"found {str(value).lower()}, but this key takes neither true nor false")
         return value
 
 

@@ -109,7 +109,7 @@ def mark_used(folder: str, store: Store, lease: Lease) -> None:
         shared = is_shared(folder, store, lease.study_id)
         place_of(folder).write_note(joined(folder, NOTE), _SHARED if shared else lease.token)
     except OSError as error:  # not fatal: the study waits for the place when a trial wants to write there
-        log.warning("%s: cannot write the note about the lease of this study (%s)", folder, error.strerror or error)
+        log.warning("%s: cannot mark this folder as used by this study (%s)", folder, error.strerror or error)
         return
     if shared:
         log.warning("%s: a copy of the study in another store also uses this folder, so no file is deleted", folder)
@@ -129,8 +129,8 @@ def check_not_shared(folder: str, store: Store, study_id: int) -> None:
     """Raise StoreError if a copy of the study uses its folder; raise OSError if the disk is away."""
     if is_shared(folder, store, study_id):
         raise StoreError(
-            f"checkpoints: a copy of the study in another store also uses {folder}. Once the copy no longer needs "
-            f"these files, delete {joined(folder, NOTE)}"
+            f"checkpoints: a copy of the study in another store also uses {folder}, so its files may not be deleted. "
+            f"If the copy no longer needs them, delete {joined(folder, NOTE)} and try again"
         )
 
 
@@ -150,8 +150,8 @@ def check_in_place(mentioned: Iterable[str]) -> None:
             if not (_has_objects(folder, paths) if is_url(folder) else Path(folder).is_dir()):
                 raise StoreError(
                     f"checkpoints: {folder} is missing, but the study has checkpoints there. Put the folder back, or a "
-                    "link to its new place. Or create it with any file in it: trials without checkpoints then begin "
-                    "again"
+                    "link to its new place. If the checkpoints are lost, create the folder with any file in it: their "
+                    "trials then begin again"
                 )
 
 

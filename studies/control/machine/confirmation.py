@@ -78,7 +78,10 @@ class ConfirmingMachine(StudyMachine):
     ) -> None:
         widest = max((spec.world_size for spec in specs), default=0)
         if widest > setup.slots:
-            raise PoolError(f"a training needs {widest} ranks, but the pool has {setup.slots} slots, one for each rank")
+            raise PoolError(
+                f"a training needs {widest} slots, one for each rank, but the study has only {setup.slots}. Use "
+                "machines with more slots"
+            )
         trials = tuple(
             StoredTrial(
                 record=TrialRecord(id=n, number=n, state="paused", params=spec.params, world_size=spec.world_size),

@@ -271,7 +271,7 @@ def kept(
         try:
             retry_patiently(lambda: release(store, lease, at=None if counts else lease.acquired_at))
         except DBAPIError as error:
-            log.warning("cannot release the lease (%s); it expires by itself", error.orig)
+            log.warning("the right to run the study (its lease) cannot be returned (%s); it expires soon", error.orig)
 
 
 class Heartbeat:

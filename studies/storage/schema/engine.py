@@ -56,7 +56,8 @@ def parse_url(text: str) -> sa.URL:
     if url.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreError(f"store: {shown(url)}: found {url.get_backend_name()}, allowed: sqlite, postgresql")
     if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise StoreError(f"store: {shown(url)}: several processes read a study, so give a file: sqlite:///FILE")
+        problem = "a database in memory cannot be read by several processes, so give a file: sqlite:///FILE"
+        raise StoreError(f"store: {shown(url)}: {problem}")
     return url
 
 

@@ -79,7 +79,7 @@ class Mirror:
         try:
             self._view.mirror(self._store, pending, renew)
         except ViewDamagedError as damage:
-            log.warning("%s; the %s view is rebuilt", damage, self._name)
+            log.warning("%s; the view (the study's copy in %s) is rebuilt", damage, self._name)
             self._clear(now.study_id)
             pending = load_pending(self._store, now.study_id, 0)
             self._view.mirror(self._store, pending, renew)

@@ -74,5 +74,5 @@ def test_no_step_of_a_built_in_model_stays_on_the_cpu(tmp_path, made, architectu
 
 @pytest.mark.medium
 def test_a_file_for_onnx_runtime_refuses_another_device() -> None:
-    with pytest.raises(ModelError, match=r"^model\.onnx: found the device cuda, allowed: cpu, or a \.pt2 file"):
+    with pytest.raises(ModelError, match=r"^model\.onnx: found the device cuda, allowed: cpu for an \.onnx file"):
         load("model.onnx", "cuda")

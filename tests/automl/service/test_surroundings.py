@@ -216,7 +216,7 @@ def test_limits_that_are_used_up(service: TestedService, place: InProcess) -> No
     assert right(place, "limits") == f"2 limits, 1 used up or promised to running jobs: {promised}"
     service.studies().submit(spec_of("b"))
     found, cure = wrong(place, "limits")
-    assert f"1 job cannot be paid; the first is vision.b, which waits for money: {promised}" in found
+    assert f"limits leave no money for 1 job; the first is vision.b, which waits for money: {promised}" in found
     assert "automl limit set" in cure
     assert right(place, "queue").endswith(f"waits for money: {promised}"), "a worker could take it"
 
@@ -258,7 +258,9 @@ def test_a_view_that_cannot_be_written_is_told(service: TestedService, place: In
     with service.store.engine.begin() as connection:
         connection.execute(sa.update(t.view_cursors).values(error="MLflow does\nnot answer"))
     found, cure = wrong(place, "views")
-    assert found == "1 view could not be written. Last error (study a, mlflow): MLflow does not answer"
+    assert found == (
+        "1 error in copying studies to Optuna or MLflow. Last error (study a, mlflow): MLflow does not answer"
+    )
     assert cure == "fix the cause, then run `automl sync a`"
 
 

@@ -96,7 +96,7 @@ def test_trees_that_have_not_grown_add_nothing_and_too_many_are_refused() -> Non
     assert torch.equal(found(rows), torch.zeros(len(rows), 2))
     found.grow_epoch(rows, torch.zeros(len(rows), dtype=torch.int64), epoch=1, epochs=2, seed=0, threads=1, tick=int)
     assert (found(rows).argmax(1) == 0).all()
-    with pytest.raises(TaskError, match=r"30000 trees of 61 nodes and a category of 1000 levels need .* GiB"):
+    with pytest.raises(TaskError, match=r"30000 trees of 61 nodes and a column of 1000 categories need .* GiB"):
         BoostedTrees(dense=1, category_sizes=[1000], outputs=100, options=TreeOptions(), meaning="")
 
 

@@ -145,9 +145,9 @@ def _check_size(trees: int, nodes: int, levels: int) -> None:
     size = trees * nodes * levels
     if size > _MOST_SET_BYTES:
         raise TaskError(
-            f"architecture: {trees} trees of {nodes} nodes and a category of {levels} levels need {size / 2**30:.1f} "
-            f"GiB, more than {_MOST_SET_BYTES / 2**30:g} GiB. Choose fewer trees or leaves, or name the column in "
-            "task_options.ignore"
+            f"architecture: {trees} trees of {nodes} nodes and a column of {levels} categories need "
+            f"{size / 2**30:.1f} GiB, more than {_MOST_SET_BYTES / 2**30:g} GiB. Choose fewer trees or leaves, or "
+            "leave this column out with task_options.ignore"
         )
 
 
