@@ -57,10 +57,10 @@ def compare(
     task: str, given: tuple[str, ...], *, as_json: bool, min_efficiency: float | None, backend: BackendChoice,
     group_seconds: float, **options: Any,
 ) -> None:  # fmt: skip
-    """Train TASK, a task or a training function that calls trial.step, at several world sizes and compare their speed.
+    """Train TASK at several world sizes and compare their speed.
 
-    All trainings take the same optimizer steps: fewer ranks accumulate more backward passes per step. Efficiency is the
-    speed-up divided by the number of ranks.
+    TASK is a task, or a training function that calls trial.step. All trainings take the same optimizer steps: fewer
+    ranks accumulate more backward passes per step. Efficiency is the speed-up divided by the number of ranks.
     """
     with training_errors(as_json):
         group = GroupOptions(backend=backend, seconds=group_seconds)

@@ -333,7 +333,7 @@ def test_a_profile_of_a_function_counts_the_steps_of_its_optimizers(
     profile = json.loads(out)["profile"]
     assert (profile and profile["steps"]) == recorded
     assert (place.folder / "trace.json").exists() == (recorded is not None)
-    assert ("--profile needs more than 2 optimizer steps: no trace" in err) == (recorded is None)
+    assert ("--profile needs more than 2 steps of a torch optimizer: no trace" in err) == (recorded is None)
 
 
 def test_tensorboard_gets_every_epochs_metrics_learning_rate_gradient_norm_and_throughput(place: InProcess) -> None:

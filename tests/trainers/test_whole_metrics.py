@@ -192,7 +192,7 @@ def test_states_that_torchmetrics_does_not_merge_are_gathered(ranks, n_validatio
         ("object", 1, "'val_f1' lacks update, compute, merge_state"),
         ("ours", 1, "every trial has a metric 'val_loss' already"),
         ("vector", 1, "'val_f1' computes a Tensor, allowed: a number"),
-        ("mean", 2, "'average' of 'val_odd': dist_reduce_fx='mean' is not the mean of all"),
+        ("mean", 2, "'val_odd' cannot join 'average': dist_reduce_fx='mean' is not the mean of all"),
     ],
 )
 def test_what_is_no_such_metric_is_refused_in_one_line(ranks, which, world_size, words):
