@@ -177,7 +177,7 @@ def test_a_schedule_at_the_rate_of_another_rule_is_refused(kind, given):
         next(iter(trial.epochs(optimizer=optimizer, schedule=schedule)))
 
     spec = replace(spec_of(), training={"epochs": 1, "reference_batch": 4})
-    with pytest.raises(TaskError, match="Put `optimizer: adamw` into the space"):
+    with pytest.raises(TaskError, match="put `optimizer: adamw` into the space"):
         FunctionTrainer(spec, TrainingFunction(function=train), group=Group()).run(Granted())
 
 

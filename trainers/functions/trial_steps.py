@@ -26,7 +26,7 @@ class Steps:
         self._passes: dict[optim.Optimizer, int] = {}
         self._stepped: set[optim.Optimizer] = set()
         self._scaled_for: optim.Optimizer | None = None
-        self._norms = GradientNorms(group.device)
+        self._norms: GradientNorms | None = None
 
     def add(self, network: nn.Module) -> None:
         """Add a model that the ranks train together in DDP."""
@@ -75,6 +75,7 @@ class Steps:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         norm = self.precision.step(optimizer, _Parameters(parameters), self._settings.clip_norm)
         if norm is not None:
+            self._norms = self._norms or GradientNorms(norm.device)
             self._norms.add(norm)
         optimizer.zero_grad()
         self._stepped.add(optimizer)
@@ -95,9 +96,8 @@ class Steps:
 
     def gradient_norm(self) -> float | None:
         """Return the root mean square of the gradient norms since the last call; None unless gradients are clipped."""
-        norm = self._norms.root_mean_square()
-        self._norms.begin_epoch()
-        return norm
+        norms, self._norms = self._norms, None
+        return None if norms is None else norms.root_mean_square()
 
     def _ends_step(self, network: nn.Module) -> bool:
         own = {id(parameter) for parameter in network.parameters()}
