@@ -29,7 +29,7 @@ def diagnosed(
     """
     with ExitStack() as stack:
         if wanted.trace is not None and group.rank == 0:
-            steps = None if trainer is None else trainer.steps_left
+            steps = _STEPS_IF_UNKNOWN if trainer is None else trainer.steps_left
             profiler = stack.enter_context(Profiler(wanted.trace, steps, group.device))
             if trainer is None:
                 stack.callback(register_optimizer_step_post_hook(lambda *_: profiler.step()).remove)
@@ -71,7 +71,7 @@ def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], No
 MOST_OPERATIONS = 10
 _STEPS = 20
 _SKIPPED_STEPS = 5
-_SKIPPED_OF_UNKNOWN = 1  # of a training whose number of steps is unknown, and may be small
+_STEPS_IF_UNKNOWN = _STEPS + 2  # skips one step and warms up in one, since the training may be short
 _OUR_MARK = "ProfilerStep"
 _OF_THE_PROFILER = {
     "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Driver Compiler", "Instrumentation",
@@ -83,17 +83,14 @@ _OF_THE_PROFILER = {
 class Profiler:
     """Profiles 20 steps after the first few. Writes a trace for ui.perfetto.dev, and `operations_path`.
 
-    `steps` is the number of steps of the training, or None if it is unknown; then the training may end earlier.
+    `steps` is the expected number of steps of the training, which may end earlier.
     """
 
-    def __init__(self, trace: str | Path, steps: int | None, device: torch.device) -> None:
+    def __init__(self, trace: str | Path, steps: int, device: torch.device) -> None:
         self._trace, self._on_gpu = Path(trace), device.type == "cuda"
-        warm_up, self._most_steps = 1, _STEPS
-        if steps is not None:
-            warm_up = min(1, steps - 1)
-            self._most_steps = min(_STEPS, steps - warm_up)
-        self._steps = 0
-        skipped = _SKIPPED_OF_UNKNOWN if steps is None else min(_SKIPPED_STEPS, steps - warm_up - self._most_steps)
+        warm_up = min(1, steps - 1)
+        self._steps, self._most_steps = 0, min(_STEPS, steps - warm_up)
+        skipped = min(_SKIPPED_STEPS, steps - warm_up - self._most_steps)
         self._before = skipped + warm_up
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
         with warnings.catch_warnings():
