@@ -345,7 +345,7 @@ def opened(page: Any, study: StudyRecord, folder: Path) -> list[str]:
     page.goto(out.as_uri())
     for panel in page.query_selector_all(".figure"):
         if panel.is_visible():
-            panel.scroll_into_view_if_needed()
+            panel.evaluate("box => box.scrollIntoView({behavior: 'instant'})")  # a smooth scroll moves while drawing
             page.wait_for_function("box => box.querySelector('.main-svg')", arg=panel)
     return troubles
 
@@ -365,7 +365,7 @@ def test_in_a_browser_without_network(page: Any, tmp_path: Path) -> None:
     )
     assert values == sorted(values)
     page.click(".tabs button >> text=cost_usd")
-    page.locator("#parameter-1-0").scroll_into_view_if_needed()
+    page.locator("#parameter-1-0").evaluate("box => box.scrollIntoView({behavior: 'instant'})")
     page.wait_for_selector("#parameter-1-0 .main-svg")
     assert troubles == []
 

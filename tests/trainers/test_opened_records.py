@@ -1,7 +1,7 @@
 """What a training function opens for its records ends with its trial, in a process that trains many."""
 
 import atexit
-import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -96,12 +96,13 @@ def test_exit_handlers_of_the_users_code_are_called_at_the_end_of_their_trial():
     assert atexit.register is register
 
 
-def test_a_run_of_neptune_ends_by_the_call_that_its_client_has_registered(tmp_path, monkeypatch):
+def test_a_run_of_neptune_ends_by_the_call_that_its_client_has_registered(tmp_path):
     file = tmp_path / "site-packages" / "neptune" / "run.py"
     file.parent.mkdir(parents=True)
     file.write_text("import atexit\nstopped = []\ndef init_run(n):\n    atexit.register(stopped.append, n)\n")
-    monkeypatch.syspath_prepend(file.parent)
-    client = importlib.import_module("run")
+    source = importlib.util.spec_from_file_location("run_of_neptune", file)
+    client = importlib.util.module_from_spec(source)
+    source.loader.exec_module(client)
 
     def train(trial):
         client.init_run(trial.number)
@@ -111,7 +112,6 @@ def test_a_run_of_neptune_ends_by_the_call_that_its_client_has_registered(tmp_pa
     for number in range(2):
         trained(train, number)
         assert client.stopped == list(range(number + 1))
-    del sys.modules["run"]
 
 
 @dataclass
