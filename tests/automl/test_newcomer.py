@@ -85,7 +85,7 @@ OWN_DATA = (
 """Commands that search for up to 15 minutes: they are interrupted after their first trial."""
 WINE = (
     "python -c \"from sklearn.datasets import load_wine as d; d(as_frame=True).frame.to_csv('wine.csv', index=False)\"",
-    'automl launch --task tabular --data wine.csv --target target --set budget="2 min"',
+    'automl launch --task tabular --data wine.csv --target target --set budget="1 min"',
 )
 WINE_MODEL = (
     "automl trials wine --sort val_error",
