@@ -41,7 +41,7 @@ class ClassRow:
 
 
 def answers_on_page(study: StudyRecord, point: ArchivePoint | None) -> dict[str, object]:
-    """Return the values of the section on a model's answers; empty without stored answers."""
+    """Return the template's values for the section on a model's predictions; empty if none are stored."""
     found = {} if point is None else answers_of(study, point.trial, point.epoch)
     if point is None or not found:
         return {}

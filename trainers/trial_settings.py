@@ -107,7 +107,7 @@ def unheeded(training: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _is_followed_anyway(name: str, value: Any) -> bool:
-    """Return whether a training function may ignore an option: its own, at its default, or always applied."""
+    """Return whether an option holds for a training function that does not read it."""
     option = TRAINER_PARAMETERS.get(name)
     if option is None or value == option.default:
         return True

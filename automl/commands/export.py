@@ -36,8 +36,8 @@ def export(  # noqa: PLR0917 - click passes each option by name
 ) -> None:  # fmt: skip
     """Write a model of a study to a file or a folder.
 
-    --format package writes a folder that predicts rows without the training code, mlflow a folder for MLflow,
-    torch-export and onnx one file. --format weights writes a file that only the training code can load.
+    The formats: package is a folder with a model that predicts without the training code, mlflow is a folder for
+    MLflow, torch-export and onnx are single files, and weights is a file that only the training code can load.
     """
     out, form = _target_of(out, docker, form)
     asked = {"model": model, "licence": licence, "ensemble": ensemble}

@@ -15,8 +15,9 @@ SOURCES = (
 )
 NAMES = (
     "THEIRS is a name in the imported runs. OURS is its name in the study: a parameter, a metric, or `seconds` for "
-    "the duration of a run. After OURS, add what holds in the runs: :min or :max if lower or higher values of THEIRS "
-    "are better, and the unit :percent, :minutes or :hours. Example: val_acc=val_error:max:percent."
+    "the duration of a run. Words after OURS describe THEIRS, where it differs: `:min` if lower values are better, "
+    "`:max` if higher values are better, and the unit, `:percent`, `:minutes` or `:hours`. Example: "
+    "val_acc=val_error:max:percent reads val_acc, a percentage of which more is better, as val_error."
 )
 
 

@@ -220,7 +220,10 @@ class Translator:
         return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, value: object, column: Column) -> float | None:
-        """Return a finite value in the spec's unit and direction, or None. Raises SpecError for a share in percent."""
+        """Convert a value to the spec's unit and direction; None if it is no finite number.
+
+        Raises SpecError for a share outside of 0 to 1, which is likely in percent.
+        """
         try:
             number = float(value) * math.prod(UNITS.get(word, 1.0) for word in column.words)  # type: ignore[arg-type]
         except (TypeError, ValueError):

@@ -214,7 +214,7 @@ def tokens_found(store: Store) -> str:
     tokens += f", {len(expired)} expired and still listed ({_ids(expired)})" if expired else ""
     make = "`automl token add NAME --user USER --project PROJECT --role admin`"
     if not valid:
-        raise WrongError(f"{tokens}: nobody can use the service", make)
+        raise WrongError(f"nobody can use the service: there is no valid token ({tokens})", make)
     if not any(line.role == "admin" for line in valid):
         raise WrongError(f"{tokens}, but no admin has a token", make)
     ending = [line for line in valid if _ends_soon(line, valid, now)]

@@ -369,7 +369,7 @@ class StudyRecord:
 
     @property
     def resume_with_more(self) -> str:
-        """Return the command that continues the study with twice the limit that ended it, or twice all limits."""
+        """Return the command that continues the study after doubling the limit that ended it, or else all limits."""
         limits = {name: line.limit for name, line in self.budget.items()}
         ended_by = (self.stop_reason or "").removeprefix("budget_")
         ends = [ended_by] if ended_by in limits else list(limits)

@@ -31,7 +31,7 @@ def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequen
 
 
 def extrapolated_metric(trial: TrialRecord, epoch: EpochRecord, metric: str, planned: int | None) -> float:
-    """Return a cumulative metric at the end of a trial's training, from its mean per epoch up to `epoch`.
+    """Estimate a cumulative metric at the end of a full training, from its mean per epoch up to `epoch`.
 
     `planned` is the last epoch of a full training; None leaves values of incomplete trials unchanged.
     """

@@ -208,8 +208,15 @@ def _forget_namesake(top: str, python_path: Sequence[str]) -> None:
 
 
 def _check_shadows(folder: Path) -> None:
-    """Raise TaskLoadError if a folder has a Python file or package that hides our package of the same name."""
+    """Raise TaskLoadError if a folder has a Python file or package that hides our package of the same name.
+
+    In a checkout of this project, the installed packages are imported, so that the folder hides none.
+    """
     home = Path(__file__).resolve().parents[2]
+    if all((folder / name / "__init__.py").is_file() for name in OUR_PACKAGES):
+        for name in OUR_PACKAGES:
+            importlib.import_module(name)
+        return
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):

@@ -273,7 +273,7 @@ def _sums(rows: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor:
     allowed = [LOSS, *(name for name in rows if name != _VAL_LOSS)]
     for name in weights:
         if name not in allowed:
-            raise TaskError(f"the task's weights: found {name!r}, allowed: {', '.join(allowed)}")
+            raise TaskError(f"the task returns sample weights for {name!r}, allowed: {', '.join(allowed)}")
     columns = []
     for name, row in rows.items():
         weight = weights.get(LOSS if name == _VAL_LOSS else name)

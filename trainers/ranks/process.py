@@ -185,7 +185,7 @@ class PeakMemory:
 
     @contextmanager
     def without_counting(self) -> Iterator[None]:
-        """Ignore peaks in the block, such as a checkpoint in memory, which an uninterrupted trial would not need."""
+        """Leave the block's memory out of the recorded peak: only a resumed trial reads a checkpoint, for example."""
         self.include(peak_memory_bytes(self._device))
         yield
         _return_freed_memory()
