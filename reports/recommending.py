@@ -214,12 +214,8 @@ def _confirmed(found: Recommendation, objectives: Sequence[Objective]) -> str:
     if not told:
         return ""
     seeds, part = found.confirmed["seeds"], found.confirmed["measured_on"]
-    trainings = "a training with a fresh seed" if seeds == 1 else f"{seeds} trainings with fresh seeds"
-    if seeds > 1:
-        trainings = f"mean and standard deviation of {trainings}"
-    return (
-        f"Expect {', '.join(told)} of it: {trainings}, on the {part} part. What a search picks looks better than it is."
-    )
+    trainings = "with a fresh seed" if seeds == 1 else f"with {seeds} fresh seeds (mean ± standard deviation)"
+    return f"Trained again {trainings}, its configuration has {', '.join(told)} on the {part} part."
 
 
 def _missed(found: Recommendation, constraints: Sequence[Constraint]) -> str:

@@ -28,8 +28,7 @@ log = logging.getLogger(__name__)
 def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> Mapping[tuple[int, int], str]:
     """Return the checkpoints to measure, by trial and epoch: the recommended model and baselines."""
     known = [(one.trial, one.epoch) for one in baselines(record) if one.trial is not None and one.epoch is not None]
-    facts = [one.facts for one in record.started[recommended_point[0]].attempts]
-    if not any(one.get("has_test_part") for one in facts):
+    if not _has_test_part(record, recommended_point[0]):
         known = []
     done = {(one.trial, one.epoch) for one in record.tests}
     models = {}
@@ -39,6 +38,10 @@ def _models_to_test(record: StudyRecord, recommended_point: tuple[int, int]) -> 
         if saved.checkpoint is not None and not is_tested:
             models[trial, epoch] = saved.checkpoint
     return models
+
+
+def _has_test_part(record: StudyRecord, trial: int) -> bool:
+    return any(one.facts.get("has_test_part") for one in record.started[trial].attempts)
 
 
 def test_specs(setup: StudySetup, record: StudyRecord, explain_seconds: float) -> list[TrialSpec]:
@@ -75,21 +78,16 @@ def test_models(
         if isinstance(event, SlotsReady | SlotsLost):
             pool.post(event)
     ids = {number: record.started[number].id for number in {one.trial for one in specs}}
+    undone = "not scored on the test part" if _has_test_part(record, specs[0].trial) else "not described in the report"
     try:
         machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
-        log.warning(
-            "the budget was used up before the recommended model was measured on test data, or its predictions were "
-            "described for the report"
-        )
+        more = record.resume_with_more
+        log.warning("the recommended model is %s: the budget was used up. To search on and do it then: %s", undone, more)
         return
     except (RunError, UserError) as error:
-        log.warning(
-            "at the study's end, the recommended model was not measured on test data, nor its predictions described "
-            "for the report: %s",
-            error,
-        )
+        log.warning("the recommended model is %s: %s", undone, error)
         return
     finally:
         retry(lambda: note_overshoot(store, lease))

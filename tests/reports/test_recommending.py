@@ -136,8 +136,8 @@ def test_what_was_confirmed_stands_beside_the_model() -> None:
     first, expected, *_ = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.035, 0.045)))
     assert first == "Take 2@1: val_error 1 %, cost_usd $9.00."
     assert expected == (
-        "Expect val_error 4 % ± 0.707 % of it: mean and standard deviation of 2 trainings with fresh seeds, on the "
-        "test part. What a search picks looks better than it is."
+        "Trained again with 2 fresh seeds (mean ± standard deviation), its configuration has val_error 4 % ± 0.707 % on "
+        "the test part."
     )
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(1, 0.01, 0.03)))[1]
     assert other.endswith(", with val_error 2 % (confirmed: 2 % ± 1.41 %, test) instead of 1 %.")

@@ -15,6 +15,8 @@ from trainers.protocol import EXPLAINING_SECONDS
 EPOCHS_AHEAD = 2
 """Epochs promised ahead: a gang may have begun its next epoch when the order to stop arrives."""
 _LEAST_EXPLAINING_SECONDS = 0.5
+_SLOWER_RESTART = 2.0
+"""Duration of a process's restart at the end, relative to the first start: other processes may be ending or starting."""
 MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
 SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
@@ -96,7 +98,7 @@ class BudgetAccount:
     @property
     def _restart_seconds(self) -> float:
         """Seconds to restart a killed process and start a trial in it."""
-        return (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
+        return _SLOWER_RESTART * (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
     def left_nano_usd(self, now: float) -> int | None:
         """Return the nano-dollars to spend until the deadline; None without deadline or price."""
