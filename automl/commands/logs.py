@@ -14,7 +14,9 @@ from automl.terminal.options import StoreOption, store_option, study_argument
 @click.option(
     "--attempt", type=click.IntRange(min=1), help="Attempt (run of the trial) to print; the latest by default."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Print the log of the training that `automl confirm` ran with this seed.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Print the log of the training that `automl confirm` ran with this seed."
+)
 @click.option("--follow", "-f", is_flag=True, cls=StoreOption, help="Print new output until the trial pauses or ends.")
 @store_option
 def logs(  # noqa: PLR0917 - click passes each option by name

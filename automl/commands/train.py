@@ -50,7 +50,13 @@ _file, _folder = click.Path(dir_okay=False, resolve_path=True), click.Path(file_
 @param_option
 @task_option_option
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Number of ranks.")
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Number of epochs (default for a spec: its own).")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Number of epochs (default for a spec: its own).",
+)
 @click.option(
     "--usd", type=Number(0, min_open=True),
     help="Largest cost of the training in dollars; 1 with --server, else no limit.",

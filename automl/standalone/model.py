@@ -133,7 +133,9 @@ def program_names(manifest: Mapping[str, Any]) -> list[str]:
     some = found[:_MOST_PROGRAMS] if isinstance(found, list) else []
     names = [one for one in some if isinstance(one, str) and Path(one).name == one]
     if not names or names != found:
-        raise ModelError(f"programs in the manifest: found {found!r:.200}, allowed: names of files in the model's folder")
+        raise ModelError(
+            f"programs in the manifest: found {found!r:.200}, allowed: names of files in the model's folder"
+        )
     return names
 
 

@@ -159,6 +159,8 @@ def _rate_text(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
     base, scaled = number_text(facts["base_learning_rate"]), number_text(facts["scaled_learning_rate"])
-    rule = facts["lr_scaling"]
-    told = f"{base}, not scaled," if rule == "none" else f"{base} scaled to {scaled} ({rule})"
-    return f"; learning rate {told} for batches of {facts['effective_batch']}"
+    if facts["lr_scaling"] == "none":  # a user's own loop may have other batches
+        return f"; learning rate {base}, not scaled"
+    return (
+        f"; learning rate {base} scaled to {scaled} ({facts['lr_scaling']}) for batches of {facts['effective_batch']}"
+    )

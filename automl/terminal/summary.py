@@ -223,7 +223,7 @@ def print_archive(console: Console, record: StudyRecord) -> None:
     rows = [*best_of_trials[:MOST_ROWS], *baseline_rows(record)]
     with_confirmed, has_models = any(one.confirmed for one in (*models, *rows)), bool(takeable(record))
     heads = ["model", "state", *names, *([f"test {judged_of(record)}"] if record.has_test_values else [])]
-    title = "archive: models to take" if has_models else "archive: no model was kept"
+    title = "archive: models to take" if has_models else "best epochs: no model was kept"
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     more = [MORE[name] for name in more_names(record)]
     for name in (*heads, *more, *([f"confirmed {names[0]}"] if with_confirmed else [])):
@@ -239,7 +239,8 @@ def print_archive(console: Console, record: StudyRecord) -> None:
         )
     console.print(table)
     left = len(points) - len(best_of_trials[:MOST_ROWS])
-    told = f"{plural(left, 'more saved epoch')} in the report. " if left else ""
+    what = "more saved epoch" if has_models else "more epoch"
+    told = f"{plural(left, what)} in the report. " if left else ""
     if record.not_trained_here:
         console.print(f"{told}The study {record.not_trained_here}, so there is nothing to export.", highlight=False)
         return

@@ -84,7 +84,9 @@ def test_models(
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
         more = record.resume_with_more
-        log.warning("the recommended model is %s: the budget was used up. To search on and do it then: %s", undone, more)
+        log.warning(
+            "the recommended model is %s: the budget was used up. To search on and do it then: %s", undone, more
+        )
         return
     except (RunError, UserError) as error:
         log.warning("the recommended model is %s: %s", undone, error)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 
 from studies.records.records import NANO, StopReason
+from studies.results.extrapolation import without_start
 
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
@@ -147,28 +148,37 @@ class _Durations:
 class Forecaster:
     """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all trials.
 
-    With k of w ranks, an epoch takes w / k times as long.
+    With k of w ranks, an epoch takes w / k times as long. If a trial's first epoch holds a program's start, the excess
+    over its second epoch counts as start.
     """
 
     def __init__(self) -> None:
         self._epochs: dict[int, _Durations] = {}
         self._starts: dict[int, deque[float]] = {}
+        self._excesses = deque[float](maxlen=STARTS)
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
         """Record a trial's latest epoch, the last of `own_epoch_seconds`, and its forecast's error."""
         durations = self._epochs.setdefault(world_size, _Durations())
+        self._saw_first(own_epoch_seconds)
         if len(own_epoch_seconds) > 1:
-            expected = _typical(own_epoch_seconds[-OWN_EPOCHS - 1 : -1])
+            expected = _typical(own_epoch_seconds[:-1])
             durations.add(math.log(expected), -1)
             self._steps += 1
             self._squared_steps += _squared_logarithm(own_epoch_seconds[-1], expected)
-        durations.add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
+        durations.add(math.log(_typical(own_epoch_seconds)))
 
     def saw_trial(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
         """Record the epoch durations of a trial that ran under an earlier controller."""
         if own_epoch_seconds:
-            self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds[-OWN_EPOCHS:])))
+            self._saw_first(own_epoch_seconds[:2])
+            self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds)))
+
+    def _saw_first(self, own_epoch_seconds: Sequence[float]) -> None:
+        if len(own_epoch_seconds) == 2:
+            has_start = len(without_start(own_epoch_seconds)) < 2
+            self._excesses.append(own_epoch_seconds[0] - own_epoch_seconds[1] if has_start else 0.0)
 
     def saw_start(self, world_size: int, seconds: float) -> None:
         """Record a start: seconds from reserving slots to the first step."""
@@ -183,9 +193,12 @@ class Forecaster:
             own_epoch_seconds: Durations of the trial's epochs on `world_size` ranks, latest last.
         """
         ranks = ranks or world_size
-        start, longer = self.start_seconds(ranks), world_size / ranks
+        excess = median(self._excesses) if self._excesses else 0.0
+        start, longer = self.start_seconds(ranks) + excess, world_size / ranks
         if own_epoch_seconds:
-            latest = own_epoch_seconds[-OWN_EPOCHS:]
+            latest = without_start(own_epoch_seconds)[-OWN_EPOCHS:]
+            if len(own_epoch_seconds) == 1:
+                latest = [max(latest[0] - excess, _LEAST_SHARE * latest[0])]
             typical = _typical(latest)
             squares = sum(_squared_logarithm(one, typical) for one in latest)
             deviation = _predictive_deviation(len(latest), squares, self._squared_steps / self._steps)
@@ -211,13 +224,15 @@ class Forecaster:
         return median(starts) if starts else 0.0
 
 
+_LEAST_SHARE = 0.1
+"""Least part of a trial's only epoch that counts as training, if other trials' first epochs held a start."""
 _LEAST_SECONDS = 1e-6
 _LEAST_DEVIATION = 1e-3
 
 
-def _typical(latest: Sequence[float]) -> float:
+def _typical(own_epoch_seconds: Sequence[float]) -> float:
     """Return the median of the last three durations, so that one slow epoch has no effect."""
-    return max(median(latest[-3:]), _LEAST_SECONDS)
+    return max(median(without_start(own_epoch_seconds)[-3:]), _LEAST_SECONDS)
 
 
 def _squared_logarithm(seconds: float, expected: float) -> float:

@@ -136,8 +136,8 @@ def test_what_was_confirmed_stands_beside_the_model() -> None:
     first, expected, *_ = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(2, 0.035, 0.045)))
     assert first == "Take 2@1: val_error 1 %, cost_usd $9.00."
     assert expected == (
-        "Trained again with 2 fresh seeds (mean ± standard deviation), its configuration has val_error 4 % ± 0.707 % on "
-        "the test part."
+        "Trained again with 2 fresh seeds (mean ± standard deviation), its configuration has val_error 4 % ± 0.707 % "
+        "on the test part."
     )
     other = recommendation_lines(replace(study_of(*FRONT), confirmations=confirmed(1, 0.01, 0.03)))[1]
     assert other.endswith(", with val_error 2 % (confirmed: 2 % ± 1.41 %, test) instead of 1 %.")
@@ -266,7 +266,7 @@ def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
     print_summary(console, study, report=None)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "Train again with: lr 0.2." in said
-    assert "archive: no model was kept" in said
+    assert "best epochs: no model was kept" in said
     assert "models to take" not in said
     page = " ".join("".join(read(render(study)).text).split())
     assert "Configurations found; no model was kept" in page

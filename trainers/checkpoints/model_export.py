@@ -11,7 +11,7 @@ from torch import nn
 from search_spaces.untrusted_text import escaped
 from trainers.checkpoints.checkpoint import open_checkpoint, read_plain, rebuild, task_of_file, write_atomically
 from trainers.checkpoints.stored_tensors import mapped_whole, with_whole_tensors
-from trainers.commands.kept_folder import FILES
+from trainers.commands.kept_folder import ARE_OLD, FILES
 from trainers.contract.task import Task
 from trainers.failures import CheckpointError, StorageError
 from trainers.functions.state_to_save import USUAL_NAME, line_that_loads
@@ -49,13 +49,16 @@ def _of_modules(state: Mapping[str, Any]) -> str:
     return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 
 
-def _how_to_load_files(path: str | Path, files: Mapping[str, Any]) -> str:
+_OLD_FILES = "# The command wrote these files before the epoch's second half: they may be of an earlier epoch.\n"
+
+
+def _how_to_load_files(path: str | Path, files: Mapping[str, Any], *, are_old: bool) -> str:
     """Return code that writes a command's files. Raises CheckpointError if a file is outside of their folder."""
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise CheckpointError(f"the checkpoint of {path} names the file {name!r}, which is outside of its folder")
     return f"""\
-import pathlib, torch
+{_OLD_FILES if are_old else ""}import pathlib, torch
 
 exported = torch.load({str(path)!r}, weights_only=True)
 for name, content in exported["files"].items():  # {", ".join(map(repr, list(files)[:3]))}
@@ -70,7 +73,7 @@ def _lines_that_load(
 ) -> str:
     path, spec = out if place is None else place, content["spec"]
     if FILES in content:
-        return _how_to_load_files(path, content[FILES])
+        return _how_to_load_files(path, content[FILES], are_old=content.get(ARE_OLD, False))
     if state is not None:
         return _how_to_load_state(path, state, content.get("how_to_load"))
     # With the file at another place, the task's code is at another place, too.

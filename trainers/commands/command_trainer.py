@@ -4,6 +4,7 @@ import queue
 import re
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from trainers.commands.channel import Channel, Question
 from trainers.commands.command import Command
 from trainers.commands.epoch_book import EpochBook, Reader, Reported, likely_pattern, reader_of, way_to_report
 from trainers.commands.forks import Fork
-from trainers.commands.kept_folder import FILES, files_in, put_files
+from trainers.commands.kept_folder import ARE_OLD, FILES, are_old, files_in, put_files
 from trainers.commands.program import STDOUT, Program
 from trainers.commands.rank_variables import HeldPorts, Meeting, Place, all_places, own_place, variables
 from trainers.commands.start import WorkingFolder, script_files, start_of, working_folder
@@ -121,6 +122,10 @@ class Inbox:
 
 
 _ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
+_OLD_FILES = (
+    "the files in {checkpoint_folder} are older than the last epoch's line, so they may be of an earlier epoch: save "
+    "them before printing the metrics"
+)
 _STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of CPU use, which shows that the program is alive."""
@@ -163,6 +168,7 @@ class CommandTrainer:
             self._signs: tuple[float, int] = 0.0, 0
             self._stream: str | None = None
             self._told: list[Mapping[str, object]] = []
+            self._printed_at: float | None = None
 
     def run(self, course: Course) -> None:
         """Run the command until it or the trial ends, then end its processes. Raises TrainingError if it failed."""
@@ -351,6 +357,9 @@ class CommandTrainer:
                 self._release(question)
                 return None
             return self._wait(epoch, course, question)
+        if self._book.held is not None and reported.is_printed:
+            self._program.note(f"ended after epoch {self._book.epoch}, the last of training.epochs, before its own end")
+            return self._ended(Exited(0), course)
         self._begin(course, with_program=True)
         again, drains = self._book.take_again(reported), course.seconds_left() is not None
         if again is not None:  # the controller has its metrics, and charges its time as lost
@@ -367,6 +376,7 @@ class CommandTrainer:
             self._book.held = replace(measurement, complete=is_early, unsaved=is_early and not self._book.may_end)
             self._release(question)
             return None
+        self._printed_at = time.time() if question is None else None
         return self._tell(measurement, course, question)
 
     def _tell(self, measurement: Measurement, course: Course, question: Question | None) -> _End | None:
@@ -396,9 +406,12 @@ class CommandTrainer:
         path, write = None, None
         if saves and self._spec.checkpoint_folder is not None:
             with counting(self._counter.tick):
+                is_old = self._printed_at is not None and are_old(self._kept, self._printed_at, time.time())
                 files = files_in(self._kept)
+            if files and is_old:
+                self._program.note(_OLD_FILES)
             if files:
-                content = self._checkpoints.content(epoch, metrics, **{FILES: files})
+                content = self._checkpoints.content(epoch, metrics, **{FILES: files, ARE_OLD: is_old})
                 path, write = self._checkpoints.write(lambda: content, epoch)
         size = 0 if write is None else write.wait()
         seconds = self._book.waited_seconds()

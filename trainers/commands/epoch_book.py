@@ -222,17 +222,23 @@ _PAIR = re.compile(
     rf"(?P<name>{_WORD}(?: {_WORD})?)(?P<between>\s*[:=]\s*|\s+)[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w.])", re.ASCII
 )
 _MOST_CHARACTERS = 500  # of a line, because the search takes time quadratic in a word's length
+_METRIC = re.compile(
+    "loss|acc|err|auc|auprc|f1|score|dice|iou|reward|return|perplexity|ppl|bpc|mse|mae|rmse|r2|recall|precision|bleu|"
+    "rouge|nll|elbo|likelihood|fid|psnr|ssim|wer|cer"
+)
+"""Parts of names that metrics usually have; other numbers beside words are mostly versions, sizes and times."""
 _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step", "iter": "step", "iteration": "step"}
 
 
 def likely_pattern(lines: Sequence[str]) -> str | None:
-    """Return a regular expression for the last line with metrics, preferably with an epoch, or None.
+    """Return a regular expression for the last line with a usual metric, preferably with an epoch, or None.
 
     `val loss 0.31` becomes `val_loss`, a number after `Epoch` becomes `epoch`, and a number after `iter` `step`.
     """
     lines = [line[:_MOST_CHARACTERS] for line in lines]
     counters = set(_COUNTERS.values())
-    readings = [pairs for line in reversed(lines) if (pairs := dict(_pairs(line))).keys() - counters]
+    read = [dict(_pairs(line)) for line in reversed(lines)]
+    readings = [pairs for pairs in read if any(map(_METRIC.search, pairs.keys() - counters))]
     for pairs in sorted(readings, key=lambda one: not one.keys() & counters):
         pattern = ".*?".join(pairs.values())
         if any(re.search(pattern, line) for line in lines):

@@ -14,6 +14,8 @@ from trainers.failures import CheckpointError, StorageError
 from trainers.protocol import TaskError
 
 FILES = "files"
+ARE_OLD = "files_are_old"
+"""Key of a checkpoint whose files the program has probably not written in the checkpoint's epoch."""
 _CHUNK_BYTES = 2**24
 _TRIES, _PAUSE_SECONDS = 5, 0.2
 
@@ -37,6 +39,15 @@ def files_in(folder: Path) -> dict[str, Tensor]:
         f"files in the folder of checkpoints changed while automl copied them: {why}. automl copies after each report "
         "(or line with metrics), until it answers. Write a file under another name, then move it with os.replace"
     )
+
+
+def are_old(folder: Path, since: float, until: float) -> bool:
+    """Return whether the latest file of an epoch from `since` to `until` was written before the epoch's second half.
+
+    A program that saves after it prints writes the files of the previous epoch at the epoch's beginning.
+    """
+    written_at = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=until)
+    return written_at < (since + until) / 2
 
 
 def put_files(content: Mapping[str, Any], folder: Path, path: str) -> None:

@@ -16,7 +16,7 @@ EPOCHS_AHEAD = 2
 """Epochs promised ahead: a gang may have begun its next epoch when the order to stop arrives."""
 _LEAST_EXPLAINING_SECONDS = 0.5
 _SLOWER_RESTART = 2.0
-"""Duration of a process's restart at the end, relative to the first start: other processes may be ending or starting."""
+"""Duration of a process's restart at the end, relative to the first start: other processes may end or start then."""
 MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
 SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
@@ -244,7 +244,8 @@ class BudgetAccount:
         forecast = self.forecast(trial, ranks)
         if forecast is None:
             return 1.0 if left > 0 else 0.0
-        return forecast.chance(left, epochs=min(epochs, self._setup.epochs - trial.epochs_done), starting=starting)
+        new = min(epochs, self._setup.epochs - trial.epochs_done)
+        return forecast.chance(left, epochs=new + trial.epochs_again if starting else new, starting=starting)
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
         """Return the seconds to the end of the running epoch, and of the next epoch; None early in an epoch."""

@@ -172,7 +172,8 @@ class Finishing:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
         if forecast is None:
             return 0.0
-        return forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done) * forecast.epoch_seconds
+        again = trial.epochs_again if trial.attempt is None else 0
+        return forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done + again) * forecast.epoch_seconds
 
     def _full(self, trial: Trial) -> float:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
@@ -223,7 +224,10 @@ class RestOfBudget:
         self._live = live
 
     def choose(self, natural: Chosen) -> Chosen | None:
-        """Return the trial to start; None if little budget is left and no trial is likely to end an epoch."""
+        """Return the trial to start; None if no trial is likely to end an epoch, and little budget would be left over.
+
+        A trial that would train its earlier epochs again never starts without such a chance.
+        """
         if self._chance(natural[0]) >= EXPECTED:
             return natural
         best, best_chance = natural, self._chance(natural[0])
@@ -234,7 +238,8 @@ class RestOfBudget:
             if chance > max(best_chance, SLIGHT):  # a slight chance is no reason to change the order of trials
                 best, best_chance = chosen, chance
         account, now = self._live.account, self._live.now
-        if best_chance < SLIGHT and account.left_share(now) <= NEGLIGIBLE_SHARE:
+        is_little = account.left_share(now) <= NEGLIGIBLE_SHARE or best[0].epochs_again
+        if best_chance < SLIGHT and is_little:
             return None
         return best
 

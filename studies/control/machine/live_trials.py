@@ -17,7 +17,7 @@ from studies.records.records import (
     TrialState,
 )
 from studies.results.constraints import bounds_of
-from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
+from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch, without_start
 from studies.search.observations import Columns, Observation, Outcome, Snapshot, Values
 from studies.storage.writing.changes import Decided
 from trainers.protocol import Failure, ParameterValue
@@ -131,6 +131,11 @@ class Trial:
             return self.params
         return {name: value for name, value in self.params.items() if name not in self.asked}
 
+    @property
+    def epochs_again(self) -> int:
+        """Number of recorded epochs that the next attempt trains again, since no later checkpoint exists."""
+        return self.epochs_done - self.resume_epoch
+
     def has_asked(self, name: str, asked: Asked) -> None:
         """Record a parameter requested at run time."""
         self.asked = {**self.asked, name: asked}
@@ -168,7 +173,7 @@ class Trial:
     def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
         """Return the policy's view of the trial; the same object until the trial changes."""
         if self._snapshot is None:
-            seconds = self.whole_epoch_seconds
+            seconds = without_start(self.whole_epoch_seconds)
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
             a_second = usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN

@@ -2,13 +2,14 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from search_spaces.space import Space
-from studies.gangs.pool_protocol import Progress
+from studies.gangs.pool_protocol import Event, Measured, Progress
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
 from studies.records.records import NANO
@@ -167,3 +168,38 @@ def test_the_progress_of_a_first_epoch_tells_that_no_second_one_fits(tmp_path: P
     study.run(Limits(hours=70 / 3600))
     assert [len(trial.epochs) for trial in study.record().started] == [1, 6]
     check_ledger(study)
+
+
+class SavesNothing(SimulatedPool):
+    """Programs of which no epoch can be continued."""
+
+    def wait(self, seconds: float) -> list[Event]:
+        events = super().wait(seconds)
+        return [
+            replace(one, measurement=replace(one.measurement, checkpoint=None)) if isinstance(one, Measured) else one
+            for one in events
+        ]
+
+
+@pytest.mark.parametrize("budget_seconds", [50, 55, 60, 65, 70])
+def test_a_program_that_saves_nothing_does_not_start_over_in_vain(tmp_path: Path, budget_seconds: int) -> None:
+    """Each program needs 8 s to start, counted in its first epoch, and 3 s for each of 5 later epochs."""
+    study = SimulatedStudy(
+        tmp_path, slots=2, epochs=6, curve=lambda *_: curve_of_seconds(11.0, *[3.0] * 5),
+        policy=Policy(pruner=NoPruner()), pool=SavesNothing, faults=DAY,
+    )  # fmt: skip
+    study.run(Limits(hours=budget_seconds / 3600))
+    record = study.record()
+    assert [len(trial.attempts) for trial in record.started] == [1] * len(record.started)
+    assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") <= 2 * 11.0
+
+
+def test_a_quick_program_is_not_stopped_for_its_slow_start(tmp_path: Path) -> None:
+    """The first epoch of each trial takes 9 s, the other 59 together less than 2 s: the last trial ends, too."""
+    study = SimulatedStudy(
+        tmp_path, slots=1, epochs=60, curve=lambda *_: curve_of_seconds(9.0, *[0.03] * 59),
+        policy=Policy(pruner=NoPruner()), pool=SavesNothing, faults=DAY,
+    )  # fmt: skip
+    study.run(Limits(hours=45 / 3600))
+    trials = study.record().started
+    assert [(trial.state, len(trial.epochs)) for trial in trials] == [("complete", 60)] * 4

@@ -419,6 +419,20 @@ def test_forecasts_prefer_what_is_nearest() -> None:
     assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
 
 
+def test_a_start_within_the_first_epoch_is_told_from_training() -> None:
+    forecaster = Forecaster()
+    for own in ([9.0], [9.0, 0.5], [9.0, 0.5, 0.5]):
+        forecaster.saw_epoch(1, own)
+    for own in ([], [9.0, 0.5], [9.0]):
+        forecast = forecaster.forecast(1, own)
+        assert (forecast.start_seconds, forecast.epoch_seconds) == (8.5, pytest.approx(0.5, rel=0.9))
+    larger = forecaster.forecast(1, [12.0])
+    assert larger.epoch_seconds == pytest.approx(3.5), "a trial with longer epochs, and the same start"
+    forecaster.saw_trial(1, [1.0, 0.9])
+    forecaster.saw_trial(1, [1.0, 0.9])
+    assert forecaster.forecast(1, [1.0]).epoch_seconds == 1.0
+
+
 def test_an_epoch_on_half_of_the_ranks_is_expected_to_take_twice_as_long() -> None:
     forecaster = Forecaster()
     forecaster.saw_start(2, 3.0)

@@ -19,6 +19,7 @@ from trainers.commands.epoch_book import likely_pattern
         (["Average loss: 0.7", "Epoch 1", "Epoch 2: loss 0.5"], {"epoch": "2", "loss": "0.5"}),
         (["Acc@1 75.2 (best)"], {"acc_1": "75.2"}),
         (["Epoch 1: loss 0.5", "Test R²: 0.93"], {"epoch": "1", "loss": "0.5"}),
+        (["Validation Dice score: 0.31", "Checkpoint 3 saved!"], {"dice_score": "0.31"}),
         (["Epoch 1: loss 0.5", "a" * 60_000], {"epoch": "1", "loss": "0.5"}),
     ],
 )
@@ -29,6 +30,17 @@ def test_a_line_with_metrics_gives_its_pattern(lines: list[str], read: dict[str,
     assert read in matches
 
 
-@pytest.mark.parametrize("lines", [[], ["done"], ["epoch 3"], ["[10, 2000] 1.2"], ["v1.2.3 loaded"]])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["done"],
+        ["epoch 3"],
+        ["[10, 2000] 1.2"],
+        ["v1.2.3 loaded"],
+        ["main.py: 12 will create 8 workers, the system has 2"],
+        ["Checkpoint 3 saved!"],
+    ],
+)
 def test_a_program_without_metrics_gets_no_guess(lines: list[str]) -> None:
     assert likely_pattern(lines) is None

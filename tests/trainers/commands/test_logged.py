@@ -103,6 +103,7 @@ def test_a_name_that_is_never_logged_is_in_the_error_and_a_hidden_sitecustomize_
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("open('customized', 'w').close()")
     options = {"metrics": {"wandb": ["val_eror"]}, "environment": {"PYTHONPATH": str(tmp_path / "own")}}
-    with pytest.raises(TaskError, match="values of val_eror for each epoch, which a Python program logs"):
+    with pytest.raises(TaskError, match="values of val_eror for each epoch, which a Python program logs") as caught:
         run(spec_of(tmp_path, options))
+    assert "logged to wandb: train_loss, val_loss, epoch; not logged: val_eror" in str(caught.value)
     assert (tmp_path / "customized").exists()

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from tests.support.command_trials import Grants, run, script, spec_of
+from trainers.checkpoints.model_export import export_model
 from trainers.commands.command import Command, EpochNumber, arguments, problems_of
 from trainers.protocol import TaskError
 from trainers.ranks.printed_output import log_folder, logs_in
@@ -282,3 +283,38 @@ def test_a_trial_has_a_folder_of_its_own(tmp_path, write_script):
     with pytest.raises(TaskError, match="without a report"):
         run(other)
     assert (tmp_path / "runs" / "3" / "made").exists()
+
+
+@pytest.mark.parametrize("end_seconds", [0.001, 0.1, 5])
+def test_a_program_that_does_not_know_the_last_epoch_is_complete_after_it(tmp_path, write_script, end_seconds):
+    write_script("""
+        import itertools
+        for epoch in itertools.count(1):
+            print(f"epoch {epoch}, error {1 / epoch}", flush=True)
+    """)
+    spec = spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}, "end_seconds": end_seconds})
+    assert run(spec).epochs == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("saves", ["before", "after", "best"])
+def test_files_that_may_be_of_an_earlier_epoch_are_exported_with_a_word(tmp_path, write_script, saves):
+    """makemore, for example, saves its model after it has printed the loss; others save only their best model."""
+    write_script(f"""
+        import os, pathlib, time
+        kept = pathlib.Path(os.environ["AUTOML_CHECKPOINT_FOLDER"]) / "model.txt"
+        for epoch in range(1, 5):
+            if "{saves}" == "after" and epoch > 1:
+                kept.write_text(str(epoch - 1))
+            time.sleep(0.5)
+            if "{saves}" == "before" or ("{saves}" == "best" and epoch == 1):
+                kept.write_text(str(epoch))
+            print(f"epoch {{epoch}}, error {{1 / epoch}}", flush=True)
+    """)
+    spec = spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}})
+    checkpoint = run(spec).measurements[-1].checkpoint
+    assert checkpoint is not None
+    written = export_model(checkpoint, tmp_path / "model.pt")
+    (kept,) = written["files"].values()
+    assert kept.numpy().tobytes() == {"before": b"4", "after": b"3", "best": b"1"}[saves]
+    assert ("may be of an earlier epoch" in written["how_to_load"]) == (saves != "before")
+    assert ("save them before printing" in output_of(spec)) == (saves != "before")

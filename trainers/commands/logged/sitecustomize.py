@@ -6,6 +6,7 @@ once each name was logged; n is the last number logged under `name`, or the step
 library only, as it may run in another environment.
 """
 
+import atexit
 import functools
 import importlib.util
 import json
@@ -15,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+_MOST_SEEN = 20
 _HERE = Path(__file__).resolve()
 _INSIDE_TRIAL = _HERE.parents[3] / "automl" / "inside_trial.py"
 _METHODS = {"wandb": ("Run", "log"), "tensorboard": ("SummaryWriter", "add_scalar")}
@@ -33,20 +35,31 @@ class _Epochs:
         self.logger, self._names, self._epoch_from = logger, names, epoch_from
         self._values: dict[str, Any] = {}
         self._count, self._number = 0, None
+        self._seen: dict[str, None] = {}
+        self._is_any_complete = False
         spec: Any = importlib.util.spec_from_file_location("_automl_inside_trial", _INSIDE_TRIAL)
         self._trial = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._trial)
 
     def add(self, logged: Any, step: Any = None) -> None:
+        if len(self._seen) < _MOST_SEEN:
+            self._seen |= dict.fromkeys(map(str, logged))
         if self._epoch_from is not None:
             self._number = logged.get(self._epoch_from[0], self._number)
         self._values |= {self._names[name]: value for name, value in logged.items() if name in self._names}
         if len(self._values) < len(self._names):
             return
-        values, self._values = self._values, {}
+        values, self._values, self._is_any_complete = self._values, {}, True
         epoch = self._epoch(step)
         if epoch is not None:
             self._trial.report(epoch, **values)
+
+    def explain(self) -> None:
+        """Print the names that the program has logged, if no epoch was complete."""
+        missing = ", ".join(name for name in self._names if name not in self._values)
+        if self._seen and missing and not self._is_any_complete:
+            seen = ", ".join(f"{name:.50}" for name in self._seen)
+            print(f"logged to {self.logger}: {seen}; not logged: {missing}", file=sys.stderr)
 
     def _epoch(self, step: Any) -> int | None:
         if self._epoch_from is None:
@@ -76,6 +89,7 @@ def _watch(module: Any, epochs: _Epochs) -> None:
         return done
 
     setattr(getattr(module, owner), method, wandb_log if method == "log" else add_scalar)
+    atexit.register(epochs.explain)
 
 
 class _Finder:
