@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,8 +72,10 @@ def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None
     """Print the summary of an ended study, and the reason for exit code 3."""
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
-        if all(trial.state == "failed" for trial in record.trials):
-            mend = f"every trial failed. Remove the cause, then launch with --set study={record.name}-2"
+        failed = [trial for trial in record.trials if trial.state == "failed"]
+        if failed and all(trial in failed or not trial.epochs for trial in record.trials):
+            what = "every trial" if len(failed) == len(record.trials) else f"every trial that ended ({len(failed)})"
+            mend = f"{what} failed. Remove the cause, then launch with --set study={record.name}-2"
             terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {mend}"))
             return
         taken = "" if recommended(record) is None else ", so the recommended model could still improve"
@@ -221,10 +223,21 @@ class Chronicle:
                 yield f"trial {trial.number} starts{where}: {params_text(trial.params)}"
             if trial.decided is not self._decided.get(id_) and trial.decided is not None:
                 yield from _decision(trial, trial.decided)
+            elif before == "running" and trial.state == "paused":
+                yield f"trial {trial.number} is paused at epoch {trial.epochs_done}{_OUTSIDE.get(trial.paused_by, '')}"
+            elif before == "paused" and trial.state == "running":
+                yield f"trial {trial.number} starts again after epoch {trial.resume_epoch}"
             if before != trial.state and trial.state in {"complete", "failed"}:
                 yield _end(machine, trial)
             self._decided[id_] = trial.decided
         self._states = {id_: trial.state for id_, trial in machine.trials.items()}
+
+
+_OUTSIDE: Mapping[str | None, str] = {
+    "drain": ": the study ends, or another epoch would probably exceed its budget",
+    "fault": ": its attempt was lost",
+}
+"""Why a trial pauses without a decision about its results."""
 
 
 def _decision(trial: Trial, made: Decided) -> Iterator[str]:

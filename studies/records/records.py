@@ -359,6 +359,8 @@ class StudyRecord:
         why = why_ended(self.stop_reason, self.name)
         if self.stop_reason not in {"budget_usd", "budget_hours"} or any(trial.epochs for trial in self.trials):
             return why
+        if any(trial.state == "failed" for trial in self.trials):
+            return f"{why} before any trial ended an epoch, and trials have failed"
         more = f"continue it with a larger budget, for example `{self.resume_with_more}`"
         return f"{why} before any trial ended an epoch; {more}"
 

@@ -49,7 +49,10 @@ def _of_modules(state: Mapping[str, Any]) -> str:
     return line_that_loads(name if name.isidentifier() else USUAL_NAME)
 
 
-_OLD_FILES = "# The command wrote these files before the epoch's second half: they may be of an earlier epoch.\n"
+_OLD_FILES = (
+    "# The command wrote these files before the epoch's second half, so they may be of an earlier epoch.\n"
+    "# To keep an epoch's own files, it must save before it prints the epoch's metrics.\n"
+)
 
 
 def _how_to_load_files(path: str | Path, files: Mapping[str, Any], *, are_old: bool) -> str:

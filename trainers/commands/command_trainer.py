@@ -122,10 +122,6 @@ class Inbox:
 
 
 _ON_BOTH = "standard error and standard output have different metrics. Let the pattern match lines of one of them"
-_OLD_FILES = (
-    "the files in {checkpoint_folder} are older than the last epoch's line, so they may be of an earlier epoch: save "
-    "them before printing the metrics"
-)
 _STARTED_OVER = "started over: the command had saved nothing in {checkpoint_folder}; its earlier epochs count as lost"
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of CPU use, which shows that the program is alive."""
@@ -358,8 +354,7 @@ class CommandTrainer:
                 return None
             return self._wait(epoch, course, question)
         if self._book.held is not None and reported.is_printed:
-            self._program.note(f"ended after epoch {self._book.epoch}, the last of training.epochs, before its own end")
-            return self._ended(Exited(0), course)
+            return self._ended(Exited(0), course)  # the program does not know how many epochs it is to train
         self._begin(course, with_program=True)
         again, drains = self._book.take_again(reported), course.seconds_left() is not None
         if again is not None:  # the controller has its metrics, and charges its time as lost
@@ -408,8 +403,6 @@ class CommandTrainer:
             with counting(self._counter.tick):
                 is_old = self._printed_at is not None and are_old(self._kept, self._printed_at, time.time())
                 files = files_in(self._kept)
-            if files and is_old:
-                self._program.note(_OLD_FILES)
             if files:
                 content = self._checkpoints.content(epoch, metrics, **{FILES: files, ARE_OLD: is_old})
                 path, write = self._checkpoints.write(lambda: content, epoch)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -29,6 +30,7 @@ _LONGEST_LINE_BYTES = 2**16
 _SHOWN_BYTES = 1024
 """Bytes kept from the beginning of a skipped line, for error messages."""
 _LAST_LINES = 20
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing remaining processes, and for reading the output afterwards."""
@@ -353,7 +355,7 @@ class _Lines:
     def _one(self, line: bytes) -> None:
         line = self._overwritten(line)
         is_too_long, self._is_too_long = self._is_too_long or len(line) > _LONGEST_LINE_BYTES, False
-        text = line[: _SHOWN_BYTES if is_too_long else None].decode(errors="replace").rstrip("\r")
+        text = _COLOUR.sub("", line[: _SHOWN_BYTES if is_too_long else None].decode(errors="replace")).rstrip("\r")
         if text.strip():
             self.last = [*self.last[1 - _LAST_LINES :], text]
         if is_too_long:

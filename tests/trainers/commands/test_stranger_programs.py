@@ -317,4 +317,12 @@ def test_files_that_may_be_of_an_earlier_epoch_are_exported_with_a_word(tmp_path
     (kept,) = written["files"].values()
     assert kept.numpy().tobytes() == {"before": b"4", "after": b"3", "best": b"1"}[saves]
     assert ("may be of an earlier epoch" in written["how_to_load"]) == (saves != "before")
-    assert ("save them before printing" in output_of(spec)) == (saves != "before")
+
+
+def test_colours_are_no_part_of_a_number(tmp_path, write_script):
+    """skorch, for example, prints the best value of a column in colour, even into a pipe."""
+    write_script("""
+        for epoch in range(1, 5):
+            print(f"\\x1b[1;32mepoch {epoch}\\x1b[0m, error \\x1b[36m{1 / epoch}\\x1b[0m", flush=True)
+    """)
+    assert run(spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}})).measurements[-1].metrics["val_error"] == 0.25
