@@ -71,6 +71,7 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
     is_milestone, kept = is_last or epoch in live.setup.milestones, False
     values = hand_to_search(live, trial, epoch, trial.last_metrics, is_milestone=is_milestone)
     if is_milestone:
+        live.saves = live.saves or measurement.checkpoint is not None
         trial.milestones[epoch] = values
         milestone = Milestone(trial_id=trial.id, epoch=epoch, values=values, path=measurement.checkpoint)
         kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(

@@ -7,7 +7,7 @@ from search_spaces.suggestions import Asked, as_plain
 from studies.control.machine import epochs, trial_endings
 from studies.control.machine.budget_account import EPOCHS_AHEAD
 from studies.control.machine.draining import Draining
-from studies.control.machine.finishing import EXPECTED, Finishing
+from studies.control.machine.finishing import EXPECTED, SLIGHT, Finishing
 from studies.control.machine.live_study import LiveStudy, decision, params_on
 from studies.control.machine.live_trials import Attempt, Trial
 from studies.control.machine.study_setup import Grant, StartGang, StudySetup
@@ -73,7 +73,7 @@ class Granting:
         ends_in, next_seconds = ahead
         left = live.account.left_seconds(live.now)
         attempt.promised_until = live.now + min(ends_in + next_seconds, left)
-        if ends_in + next_seconds > left:
+        if ends_in + next_seconds > left and live.saves is not False:
             self._draining.drain_gang(trial, attempt)
 
     def outlived_promise(self, trial: Trial, attempt: Attempt) -> None:
@@ -150,9 +150,13 @@ class Granting:
         return {one: rung for one, rung in live.history.paused.items() if live.keeper.frees_bytes(by_number(one).id)}
 
     def _grant(self, trial: Trial, attempt: Attempt, rung: int) -> None:
-        """Let the trial train to its next rung, or pause it if another epoch probably exceeds the budget."""
+        """Let the trial train to its next rung, or pause it if another epoch probably exceeds the budget.
+
+        If nothing is saved, a pause gains nothing, so a slight chance is enough.
+        """
         live = self._live
-        if live.account.chance(trial, live.now, starting=False) < EXPECTED:
+        enough = SLIGHT if live.saves is False else EXPECTED
+        if live.account.chance(trial, live.now, starting=False) < enough:
             trial_endings.pause(live, trial, "drain", f"drained after epoch {rung}")
             return
         live.account.charge_idle(attempt.slots, live.now)  # for the time that the gang has waited for this decision
@@ -170,7 +174,9 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
-        """Stop the trial after its running epoch if a second epoch probably exceeds the budget."""
+        """Let the trial save and stop after its running epoch if a second epoch probably exceeds the budget."""
+        if self._live.saves is False:
+            return
         chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
         if chance < EXPECTED:
             self._draining.drain_gang(trial, attempt)

@@ -214,6 +214,7 @@ class LiveStudy:
     joined: set[int] = field(default_factory=set)
     has_test_part: bool = False  # whether a trial that started here has samples for testing
     can_explain: bool = False  # whether its task describes a model's answers
+    saves: bool | None = None  # whether a milestone had a checkpoint; None before the first milestone
     reference_frozen: bool = False
     reference_due: bool = False  # whether to write the reference point with this step
     # Percent of hypervolume that ten more dollars would add, at each decision
