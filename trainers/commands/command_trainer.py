@@ -281,8 +281,11 @@ class CommandTrainer:
 
     def _next_event(self) -> Event:
         while True:
-            if self._book.held is not None and self._book.waited_seconds() > self._command.end_seconds:
-                return Exited(0)
+            look_seconds = _LOOK_SECONDS
+            if self._book.held is not None:
+                look_seconds = min(self._command.end_seconds - self._book.waited_seconds(), _LOOK_SECONDS)
+                if look_seconds <= 0.0:
+                    return Exited(0)
             key, longest = self._command.report_limit(is_first=self._book.is_silent)
             if self._group.rank == 0 and self._book.held is None and self._book.waited_seconds() > longest:
                 raise TaskError(
@@ -290,7 +293,7 @@ class CommandTrainer:
                     f"{self._book.epoch} of {self._settings.epochs}"
                 )
             with suppress(queue.Empty):
-                return self._events.take(_LOOK_SECONDS)
+                return self._events.take(look_seconds)
             signs = self._program.cpu_seconds(), self._program.seen
             if any(now > before for now, before in zip(signs, self._signs, strict=True)):
                 self._counter.tick()
