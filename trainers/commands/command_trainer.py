@@ -356,8 +356,8 @@ class CommandTrainer:
                 self._release(question)
                 return None
             return self._wait(epoch, course, question)
-        if self._book.held is not None and reported.is_printed:
-            return self._ended(Exited(0), course)  # the program does not know how many epochs it is to train
+        if self._book.held is not None and (reported.is_printed or self._command.logged):
+            return self._after_last(reported, course, question)
         self._begin(course, with_program=True)
         again, drains = self._book.take_again(reported), course.seconds_left() is not None
         if again is not None:  # the controller has its metrics, and charges its time as lost
@@ -376,6 +376,13 @@ class CommandTrainer:
             return None
         self._printed_at = time.time() if question is None else None
         return self._tell(measurement, course, question)
+
+    def _after_last(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
+        if self._book.trains_on(reported, is_numbered=self._command.numbers_epochs):
+            return self._ended(Exited(0), course)
+        if question is not None:
+            question.answer()
+        return None
 
     def _tell(self, measurement: Measurement, course: Course, question: Question | None) -> _End | None:
         course.measured(Pending(news=measurement))

@@ -5,6 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -112,6 +113,7 @@ class EpochBook:
         self._epochs, self._is_due = epochs, is_due
         self._retrained = 0
         self._asks = False
+        self._further = 0
         self._wanted_at = 0
         self._went_on_at = time.monotonic()
         self.is_at_start = self.is_silent = True
@@ -130,6 +132,18 @@ class EpochBook:
     def waited_seconds(self) -> float:
         """Return the seconds since the current epoch could start."""
         return time.monotonic() - self._went_on_at
+
+    def trains_on(self, reported: Reported, *, is_numbered: bool) -> bool:
+        """Return whether metrics after the last epoch are of a further epoch, rather than of a final test.
+
+        The first such metrics without a number are taken for a final test.
+        """
+        self._further += 1
+        if not is_numbered or reported.epoch is None:
+            return self._further > 1
+        with suppress(TaskError):  # a number such as 0
+            return self._epoch_of(reported) > self.epoch
+        return False
 
     def take_again(self, reported: Reported) -> int | None:
         """Record an earlier attempt's epoch again; return its number, or None if it is new. May raise TaskError."""

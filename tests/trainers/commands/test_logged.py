@@ -107,3 +107,16 @@ def test_a_name_that_is_never_logged_is_in_the_error_and_a_hidden_sitecustomize_
         run(spec_of(tmp_path, options))
     assert "logged to wandb: train_loss, val_loss, epoch; not logged: val_eror" in str(caught.value)
     assert (tmp_path / "customized").exists()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_values_that_are_logged_after_the_last_epoch_are_no_epoch(tmp_path, times):
+    """A test at the end often logs the name of the validation metric; a program that trains on is ended."""
+    script(
+        tmp_path,
+        BOARD.replace(
+            '    open("fin', f'        for _ in range({times}): writer.add_scalar("val/loss", 9.0, 50)\n    open("fin'
+        ),
+    )
+    assert run(spec_of(tmp_path, {"metrics": {"tensorboard": ["val/loss"]}})).epochs == [1, 2, 3, 4]
+    assert (tmp_path / "finished").exists() == (times == 1)

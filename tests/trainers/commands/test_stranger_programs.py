@@ -296,6 +296,20 @@ def test_a_program_that_does_not_know_the_last_epoch_is_complete_after_it(tmp_pa
     assert run(spec).epochs == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("last", ["epoch 2, error 0.9", "epoch 0, error 0.9", "final error 0.9"])
+def test_a_final_test_that_looks_like_an_epoch_is_none(tmp_path, write_script, last):
+    write_script(f"""
+        import pathlib
+        for epoch in range(1, 5):
+            print(f"epoch {{epoch}}, error {{1 / epoch}}", flush=True)
+        print("{last}", flush=True)
+        pathlib.Path("done").touch()
+    """)
+    pattern = ERROR if last.startswith("final") else NUMBERED
+    assert run(spec_of(tmp_path, {"metrics": {"pattern": pattern}})).epochs == [1, 2, 3, 4]
+    assert (tmp_path / "done").exists()
+
+
 @pytest.mark.parametrize("saves", ["before", "after", "best"])
 def test_files_that_may_be_of_an_earlier_epoch_are_exported_with_a_word(tmp_path, write_script, saves):
     """makemore, for example, saves its model after it has printed the loss; others save only their best model."""
