@@ -26,7 +26,7 @@ def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> f
 
 
 _START_FACTOR = 3.0
-"""A first epoch that took longer than the later ones by this factor holds a start: those of tasks vary less."""
+"""A first epoch that took longer than the later ones by this factor holds a start; epochs of tasks vary less."""
 
 
 def without_start(amounts: Sequence[Amount]) -> Sequence[Amount]:
