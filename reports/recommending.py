@@ -145,7 +145,7 @@ def _to_train_again(study: StudyRecord) -> list[str]:
     if best is None:
         return []
     told = ", ".join(named_value(study, best, one.metric) for one in study.objectives)
-    lines = [f"No model was kept; the best was {name_of(best)}: {told}."]
+    lines = [f"No model was kept. Of the epochs at which automl saves models, {name_of(best)} is the best: {told}."]
     params = _params(study.started[best.trial].params)
     lines += [f"Train again with: {params}."] if params else []
     if study.spec.get("task") == COMMAND:

@@ -276,3 +276,12 @@ def test_python_blocks_compile_and_every_name_of_the_api_is_documented() -> None
     members = {name for name in vars(automl.Study) if not name.startswith("_")}
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     assert [name for name in sorted(members) if not re.search(rf"`(study\.)?{name}\b", page)] == []
+
+
+def test_each_promise_about_security_names_a_test_that_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8")))
+    written = {
+        name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    assert len(named) > 10
+    assert named <= written
