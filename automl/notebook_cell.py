@@ -1,4 +1,7 @@
-"""Shows a study's progress in the notebook cell that launched it, even while the event loop is blocked."""
+"""Shows the progress of a study that Python code launched: in its notebook cell, else as lines on standard error.
+
+A cell is updated even while the event loop is blocked.
+"""
 
 import logging
 import sys
@@ -14,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from automl.launching.study_run import Watcher
+from automl.terminal.picture import LINE_SECONDS
 from automl.terminal.progress import Pace, machine_picture
 from reports import content
 from reports.page_templates import redacted, template
@@ -43,9 +47,9 @@ def hide_widget_advice() -> None:
 
 @contextmanager
 def watching(study: str) -> Iterator[Watcher]:
-    """Yield a study's callbacks, which show progress in a notebook."""
+    """Yield a study's callbacks, which show its progress."""
     if not is_notebook():
-        yield Watcher(warn=partial(log.warning, "%s"))
+        yield Watcher(on_commit=_Lines().on_commit, warn=partial(log.warning, "%s"))
         return
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
@@ -56,6 +60,21 @@ def is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+class _Lines:
+    """Prints the figures of a study to standard error, every `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._printed_at = time.monotonic()
+
+    def on_commit(self, machine: StudyMachine) -> None:
+        self._pace.saw(machine)
+        now = time.monotonic()
+        if now - self._printed_at >= LINE_SECONDS and not machine.finished:
+            self._printed_at = now
+            print(escaped(machine_picture(machine, self._pace).line), file=sys.stderr, flush=True)
 
 
 class LiveCell:
