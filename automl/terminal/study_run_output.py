@@ -221,10 +221,10 @@ class Chronicle:
             if trial.number is not None and before in {None, "queued"}:
                 where = "" if trial.attempt is None else f" on slots {','.join(map(str, trial.attempt.slots))}"
                 yield f"trial {trial.number} starts{where}: {params_text(trial.params)}"
-            if trial.decided is not self._decided.get(id_) and trial.decided is not None:
+            if before == "running" and trial.state == "paused" and trial.paused_by in _OUTSIDE:
+                yield f"trial {trial.number} is paused at epoch {trial.epochs_done}{_OUTSIDE[trial.paused_by]}"
+            elif trial.decided is not self._decided.get(id_) and trial.decided is not None:
                 yield from _decision(trial, trial.decided)
-            elif before == "running" and trial.state == "paused":
-                yield f"trial {trial.number} is paused at epoch {trial.epochs_done}{_OUTSIDE.get(trial.paused_by, '')}"
             elif before == "paused" and trial.state == "running":
                 yield f"trial {trial.number} starts again after epoch {trial.resume_epoch}"
             if before != trial.state and trial.state in {"complete", "failed"}:

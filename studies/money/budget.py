@@ -8,12 +8,11 @@ too. The whole pool is reserved until the latest expected end of a running trial
 import math
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 
 from studies.records.records import NANO, StopReason
-from studies.results.extrapolation import without_start
 
 FIRST_GUESS_SECONDS = 60.0
 BOUND_FACTOR = 1.5
@@ -148,37 +147,54 @@ class _Durations:
 class Forecaster:
     """Forecasts epoch durations from the trial's own epochs, else from trials of its world size, else from all trials.
 
-    With k of w ranks, an epoch takes w / k times as long. If a trial's first epoch holds a program's start, the excess
-    over its second epoch counts as start.
+    With k of w ranks, an epoch takes w / k times as long.
+
+    Args:
+        has_start_in_epoch: A first epoch may hold a program's start. Its excess over the second epoch counts as start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_start_in_epoch: bool = False) -> None:
+        self._has_start_in_epoch = has_start_in_epoch
         self._epochs: dict[int, _Durations] = {}
-        self._starts: dict[int, deque[float]] = {}
+        self._only: dict[int, _Durations] = {} if has_start_in_epoch else self._epochs  # of trials with one epoch
         self._excesses = deque[float](maxlen=STARTS)
+        self._starts: dict[int, deque[float]] = {}
         self._steps, self._squared_steps = 1, OWN_DEVIATION**2
 
     def saw_epoch(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
         """Record a trial's latest epoch, the last of `own_epoch_seconds`, and its forecast's error."""
-        durations = self._epochs.setdefault(world_size, _Durations())
-        self._saw_first(own_epoch_seconds)
-        if len(own_epoch_seconds) > 1:
-            expected = _typical(own_epoch_seconds[:-1])
-            durations.add(math.log(expected), -1)
-            self._steps += 1
-            self._squared_steps += _squared_logarithm(own_epoch_seconds[-1], expected)
-        durations.add(math.log(_typical(own_epoch_seconds)))
+        count = len(own_epoch_seconds)
+        if count > 1:
+            expected = self._typical(own_epoch_seconds[:-1])
+            self._durations(world_size, count - 1).add(math.log(expected), -1)
+            if count > 2 or not self._has_start_in_epoch:
+                self._steps += 1
+                self._squared_steps += _squared_logarithm(own_epoch_seconds[-1], expected)
+        if count == 2:
+            self._saw_excess(own_epoch_seconds)
+        self._durations(world_size, count).add(math.log(self._typical(own_epoch_seconds)))
 
     def saw_trial(self, world_size: int, own_epoch_seconds: Sequence[float]) -> None:
         """Record the epoch durations of a trial that ran under an earlier controller."""
-        if own_epoch_seconds:
-            self._saw_first(own_epoch_seconds[:2])
-            self._epochs.setdefault(world_size, _Durations()).add(math.log(_typical(own_epoch_seconds)))
+        count = len(own_epoch_seconds)
+        if count > 1:
+            self._saw_excess(own_epoch_seconds)
+        if count:
+            self._durations(world_size, count).add(math.log(self._typical(own_epoch_seconds)))
 
-    def _saw_first(self, own_epoch_seconds: Sequence[float]) -> None:
-        if len(own_epoch_seconds) == 2:
-            has_start = len(without_start(own_epoch_seconds)) < 2
-            self._excesses.append(own_epoch_seconds[0] - own_epoch_seconds[1] if has_start else 0.0)
+    def _saw_excess(self, own_epoch_seconds: Sequence[float]) -> None:
+        if self._has_start_in_epoch:
+            first, second = own_epoch_seconds[:2]
+            self._excesses.append(first - second if first > START_FACTOR * second else 0.0)
+
+    def _durations(self, world_size: int, count: int) -> _Durations:
+        return (self._epochs if count > 1 else self._only).setdefault(world_size, _Durations())
+
+    def _training(self, own_epoch_seconds: Sequence[float]) -> Sequence[float]:
+        return without_start(own_epoch_seconds) if self._has_start_in_epoch else own_epoch_seconds
+
+    def _typical(self, own_epoch_seconds: Sequence[float]) -> float:
+        return _typical(self._training(own_epoch_seconds))
 
     def saw_start(self, world_size: int, seconds: float) -> None:
         """Record a start: seconds from reserving slots to the first step."""
@@ -196,27 +212,20 @@ class Forecaster:
         excess = median(self._excesses) if self._excesses else 0.0
         start, longer = self.start_seconds(ranks) + excess, world_size / ranks
         if own_epoch_seconds:
-            latest = without_start(own_epoch_seconds)[-OWN_EPOCHS:]
+            latest = self._training(own_epoch_seconds)[-OWN_EPOCHS:]
             if len(own_epoch_seconds) == 1:
                 latest = [max(latest[0] - excess, _LEAST_SHARE * latest[0])]
             typical = _typical(latest)
             squares = sum(_squared_logarithm(one, typical) for one in latest)
             deviation = _predictive_deviation(len(latest), squares, self._squared_steps / self._steps)
             return EpochForecast(start_seconds=start, epoch_seconds=longer * typical, deviation=deviation)
-        seen = self._epochs.get(world_size) or self._all_sizes()
-        if not seen.count:
+        same = (self._epochs.get(world_size), _sum(self._epochs), self._only.get(world_size), _sum(self._only))
+        seen = next((one for one in same if one is not None and one.count), None)
+        if seen is None:
             return None
         mean = seen.total / seen.count
         deviation = _predictive_deviation(seen.count, seen.squares - seen.total * mean, TRIALS_DEVIATION**2)
         return EpochForecast(start_seconds=start, epoch_seconds=longer * math.exp(mean), deviation=deviation)
-
-    def _all_sizes(self) -> _Durations:
-        every = self._epochs.values()
-        return _Durations(
-            count=sum(one.count for one in every),
-            total=sum(one.total for one in every),
-            squares=sum(one.squares for one in every),
-        )
 
     def start_seconds(self, world_size: int) -> float:
         """Return the expected seconds from reserving slots to the first step; 0 before any start."""
@@ -224,15 +233,36 @@ class Forecaster:
         return median(starts) if starts else 0.0
 
 
+START_FACTOR = 3.0
+"""A program's first epoch that takes longer than the shortest later one by this factor holds its start."""
 _LEAST_SHARE = 0.1
 """Least part of a trial's only epoch that counts as training, if other trials' first epochs held a start."""
+_LEAST_PART = 0.02
+"""Least duration of later epochs, relative to a first one with a start: epochs that are printed together take 0 s."""
 _LEAST_SECONDS = 1e-6
 _LEAST_DEVIATION = 1e-3
 
 
 def _typical(own_epoch_seconds: Sequence[float]) -> float:
     """Return the median of the last three durations, so that one slow epoch has no effect."""
-    return max(median(without_start(own_epoch_seconds)[-3:]), _LEAST_SECONDS)
+    return max(median(own_epoch_seconds[-3:]), _LEAST_SECONDS)
+
+
+def without_start(own_epoch_seconds: Sequence[float]) -> Sequence[float]:
+    """Return the durations of a program's epochs in seconds, without a first epoch that holds its start."""
+    later = own_epoch_seconds[1:]
+    if not later or own_epoch_seconds[0] <= START_FACTOR * min(later):
+        return own_epoch_seconds
+    return [max(one, _LEAST_PART * own_epoch_seconds[0]) for one in later]
+
+
+def _sum(of_sizes: Mapping[int, _Durations]) -> _Durations:
+    every = of_sizes.values()
+    return _Durations(
+        count=sum(one.count for one in every),
+        total=sum(one.total for one in every),
+        squares=sum(one.squares for one in every),
+    )
 
 
 def _squared_logarithm(seconds: float, expected: float) -> float:

@@ -2,8 +2,7 @@
 
     value at epoch T = value at epoch t + (T - t) x mean amount of the epochs 1 .. t
 
-The value at epoch t includes starts and resumes. A first epoch that holds a program's start, such as its imports, does
-not count in the mean. A complete trial keeps its own value.
+The value at epoch t includes starts and resumes. A complete trial keeps its own value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,6 @@ from typing import TypeVar
 from studies.records.records import NANO, EpochRecord, TrialRecord
 
 Planned = TypeVar("Planned", int, int | None)
-Amount = TypeVar("Amount", int, float)
 
 
 def end_of_training(*, is_complete: bool, epochs_done: int, planned: Planned) -> int | Planned:
@@ -25,22 +23,10 @@ def extrapolated(value: float, epoch: int, to_epoch: int, per_epoch: float) -> f
     return value + per_epoch * max(to_epoch - epoch, 0)
 
 
-_START_FACTOR = 3.0
-"""A first epoch that took longer than the later ones by this factor holds a start; epochs of tasks vary less."""
-
-
-def without_start(amounts: Sequence[Amount]) -> Sequence[Amount]:
-    """Return the epochs' seconds or costs, without a first epoch that holds a program's start."""
-    later = amounts[1:]
-    return later if later and amounts[0] > _START_FACTOR * sum(later) / len(later) else amounts
-
-
 def mean_per_epoch(metric: str, seconds: Sequence[float], costs_nano_usd: Sequence[int]) -> float:
     """Return the mean of at least one epoch, in dollars (`cost_usd`) or seconds."""
     if metric == "cost_usd":
-        costs = without_start(costs_nano_usd)
-        return sum(costs) / NANO / len(costs)
-    seconds = without_start(seconds)
+        return sum(costs_nano_usd) / NANO / len(costs_nano_usd)
     return sum(seconds) / len(seconds)
 
 

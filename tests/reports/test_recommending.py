@@ -253,8 +253,9 @@ def test_a_study_that_has_kept_no_model_says_what_to_train_again() -> None:
     """As one of an objective for Optuna, or after `automl prune-checkpoints`: no model is offered that is not there."""
     study = without_models(study_of(*FRONT), 0, 1, 2, 3)
     assert recommended(study) is None
+    saved = "Of the epochs at which automl saves models, 2@1 is the best: val_error 1 %, cost_usd $9.00."
     assert recommendation_lines(study) == [
-        "No model was kept. Of the epochs at which automl saves models, 2@1 is the best: val_error 1 %, cost_usd $9.00.",
+        f"No model was kept. {saved}",
         "Train again with: lr 0.2.",
     ]
     of_command = replace(study, spec={**study.spec, "task": "command"})

@@ -134,7 +134,7 @@ def test_the_standard_error_of_a_weighted_mean_is_the_one_over_drawn_samples():
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("unknown", "found 'val_errors', allowed: loss, val_error, val_weighed_error"),
+        ("unknown", "sample weights for 'val_errors', allowed: loss, val_error, val_weighed_error"),
         ("scalar", "the weight of 'loss' must have one value per sample, shape [16]"),
         ("list", "WeighedBlobs.weights: found a list, allowed: a mapping"),
     ],

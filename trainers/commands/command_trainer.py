@@ -164,7 +164,7 @@ class CommandTrainer:
             self._signs: tuple[float, int] = 0.0, 0
             self._stream: str | None = None
             self._told: list[Mapping[str, object]] = []
-            self._printed_at: float | None = None
+            self._went_on_at: float | None = None
 
     def run(self, course: Course) -> None:
         """Run the command until it or the trial ends, then end its processes. Raises TrainingError if it failed."""
@@ -302,10 +302,10 @@ class CommandTrainer:
     def _take(self, event: Event, course: Course) -> _End | None:
         if event is None:
             return _End.UNTOLD
-        if isinstance(event, ValueError):
-            raise TaskError(f"the command's output: {event}")
-        if isinstance(event, TrainingError):
-            raise event
+        if isinstance(event, ValueError | TrainingError):
+            if self._book.held is not None:  # it has reported all its epochs
+                return None
+            raise event if isinstance(event, TrainingError) else TaskError(f"the command's output: {event}")
         if isinstance(event, Exited):
             return self._ended(event, course)
         if isinstance(event, Reported):
@@ -374,7 +374,6 @@ class CommandTrainer:
             self._book.held = replace(measurement, complete=is_early, unsaved=is_early and not self._book.may_end)
             self._release(question)
             return None
-        self._printed_at = time.time() if question is None else None
         return self._tell(measurement, course, question)
 
     def _after_last(self, reported: Reported, course: Course, question: Question | None) -> _End | None:
@@ -402,6 +401,7 @@ class CommandTrainer:
 
     def _release(self, question: Question | None) -> None:
         self._book.go_on()
+        self._went_on_at = time.time() if question is None else None
         if question is not None:
             question.answer()
         elif self._group.rank == 0:
@@ -411,7 +411,7 @@ class CommandTrainer:
         path, write = None, None
         if saves and self._spec.checkpoint_folder is not None:
             with counting(self._counter.tick):
-                is_old = self._printed_at is not None and are_old(self._kept, self._printed_at, time.time())
+                is_old = self._went_on_at is not None and are_old(self._kept, self._went_on_at, time.time())
                 files = files_in(self._kept)
             if files:
                 content = self._checkpoints.content(epoch, metrics, **{FILES: files, ARE_OLD: is_old})

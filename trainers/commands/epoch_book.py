@@ -136,11 +136,11 @@ class EpochBook:
     def trains_on(self, reported: Reported, *, is_numbered: bool) -> bool:
         """Return whether metrics after the last epoch are of a further epoch, rather than of a final test.
 
-        The first such metrics without a number are taken for a final test.
+        The first two such metrics without a number are taken for a final validation and test.
         """
         self._further += 1
         if not is_numbered or reported.epoch is None:
-            return self._further > 1
+            return self._further > 2
         with suppress(TaskError):  # a number such as 0
             return self._epoch_of(reported) > self.epoch
         return False
@@ -237,8 +237,8 @@ _PAIR = re.compile(
 )
 _MOST_CHARACTERS = 500  # of a line, because the search takes time quadratic in a word's length
 _METRIC = re.compile(
-    "loss|acc|err|auc|auprc|f1|score|dice|iou|reward|return|perplexity|ppl|bpc|mse|mae|rmse|r2|recall|precision|bleu|"
-    "rouge|nll|elbo|likelihood|fid|psnr|ssim|wer|cer"
+    r"(?:^|_)(?:\w*loss|acc|accuracy|err|error|auc|auroc|auprc|f1|score|dice|m?iou|m?ap|rewards?|returns?|perplexity|ppl|"
+    r"bpc|r?mse|mape|mae|r2|recall|precision|bleu|rouge|nll|elbo|kl|likelihood|kappa|fid|psnr|ssim|wer|cer)\d*(?:_|$)"
 )
 """Parts of names that metrics usually have; other numbers beside words are mostly versions, sizes and times."""
 _COUNTERS = {"epoch": "epoch", "epochs": "epoch", "step": "step", "steps": "step", "iter": "step", "iteration": "step"}

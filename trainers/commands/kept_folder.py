@@ -46,7 +46,10 @@ def are_old(folder: Path, since: float, until: float) -> bool:
 
     A program that saves after it prints writes the files of the previous epoch at the epoch's beginning.
     """
-    written_at = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=until)
+    try:
+        written_at = max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=until)
+    except OSError:  # a file was replaced just now
+        return False
     return written_at < (since + until) / 2
 
 

@@ -30,7 +30,7 @@ _LONGEST_LINE_BYTES = 2**16
 _SHOWN_BYTES = 1024
 """Bytes kept from the beginning of a skipped line, for error messages."""
 _LAST_LINES = 20
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
 _HOLD_SECONDS, _HOLD_LOOK_SECONDS = 2.0, 0.002
 _LEFT_SECONDS = 5.0
 """Limit in seconds for killing remaining processes, and for reading the output afterwards."""

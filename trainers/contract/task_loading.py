@@ -214,9 +214,13 @@ def _check_shadows(folder: Path) -> None:
     """
     home = Path(__file__).resolve().parents[2]
     if all((folder / name / "__init__.py").is_file() for name in OUR_PACKAGES):
-        for name in OUR_PACKAGES:
-            importlib.import_module(name)
-        return
+        sys.path.insert(0, str(home))
+        try:
+            places = [Path(str(importlib.import_module(name).__file__)).resolve().parents[1] for name in OUR_PACKAGES]
+        finally:
+            sys.path.remove(str(home))
+        if set(places) == {home}:
+            return
     for name in OUR_PACKAGES:
         for offender in (folder / name / "__init__.py", folder / f"{name}.py"):
             if offender.is_file() and offender.resolve().parent not in (home, home / name):

@@ -30,7 +30,7 @@ class BudgetAccount:
     def __init__(
         self, setup: StudySetup, outbox: Outbox, *, spent_nano_usd: int, alive_seconds: float, alive_since: float
     ) -> None:
-        self.forecaster = Forecaster()
+        self.forecaster = Forecaster(has_start_in_epoch=setup.has_start_in_epoch)
         self.spent_nano_usd = spent_nano_usd
         self.trained_slot_seconds = 0.0
         self._setup, self._outbox = setup, outbox
@@ -245,7 +245,12 @@ class BudgetAccount:
         if forecast is None:
             return 1.0 if left > 0 else 0.0
         new = min(epochs, self._setup.epochs - trial.epochs_done)
-        return forecast.chance(left, epochs=new + trial.epochs_again if starting else new, starting=starting)
+        starting = starting or self._is_starting(trial)
+        return forecast.chance(left, epochs=new + trial.epochs_again, starting=starting)
+
+    def _is_starting(self, trial: Trial) -> bool:
+        """Return whether a program's start may lie within the running epoch."""
+        return self._setup.has_start_in_epoch and trial.attempt is not None and not trial.attempt.has_measured
 
     def ends_in_seconds(self, trial: Trial, fraction: float, now: float) -> tuple[float, float] | None:
         """Return the seconds to the end of the running epoch, and of the next epoch; None early in an epoch."""
@@ -261,6 +266,7 @@ class BudgetAccount:
         """Return the time, at most the deadline, when a trial has very probably ended two more epochs."""
         forecast = self.forecast(trial, ranks)
         epochs = min(EPOCHS_AHEAD, self._setup.epochs - trial.epochs_done)
+        starting = starting or self._is_starting(trial)
         seconds = FIRST_GUESS_SECONDS if forecast is None else forecast.bound(epochs, starting=starting)
         return min(now + seconds, max(self.deadline, now))
 

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
+from studies.money.budget import without_start
 from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
 from studies.results.pareto import knee_of, least_ranges
 from studies.search.model.end_forecast import forecast_ends
@@ -46,6 +47,8 @@ class Finishing:
         for trial in live.registry.by_id.values():
             if trial.finished_from is not None:
                 seconds = trial.whole_epoch_seconds
+                if live.setup.has_start_in_epoch:
+                    seconds = without_start(seconds)
                 to_come = max(self._live.setup.epochs - trial.finished_from, 0) * sum(seconds) / max(len(seconds), 1)
                 self._needed[trial.id] = trial.world_size * to_come
                 self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
@@ -172,8 +175,8 @@ class Finishing:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
         if forecast is None:
             return 0.0
-        again = trial.epochs_again if trial.attempt is None else 0
-        return forecast.start_seconds + (self._live.setup.epochs - trial.epochs_done + again) * forecast.epoch_seconds
+        epochs = self._live.setup.epochs - trial.epochs_done + trial.epochs_again
+        return forecast.start_seconds + epochs * forecast.epoch_seconds
 
     def _full(self, trial: Trial) -> float:
         forecast = self._live.account.forecast(trial, self._live.ranks(trial))
@@ -226,7 +229,7 @@ class RestOfBudget:
     def choose(self, natural: Chosen) -> Chosen | None:
         """Return the trial to start; None if no trial is likely to end an epoch, and little budget would be left over.
 
-        A trial that would train its earlier epochs again never starts without such a chance.
+        A trial that would train its earlier epochs again never starts without a slight chance.
         """
         if self._chance(natural[0]) >= EXPECTED:
             return natural
@@ -238,8 +241,7 @@ class RestOfBudget:
             if chance > max(best_chance, SLIGHT):  # a slight chance is no reason to change the order of trials
                 best, best_chance = chosen, chance
         account, now = self._live.account, self._live.now
-        is_little = account.left_share(now) <= NEGLIGIBLE_SHARE or best[0].epochs_again
-        if best_chance < SLIGHT and is_little:
+        if best_chance < SLIGHT and (account.left_share(now) <= NEGLIGIBLE_SHARE or best[0].epochs_again):
             return None
         return best
 

@@ -32,14 +32,17 @@ class Granting:
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
         until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
+        again = trial.epochs_again
         attempt = start(live, trial, thaw, slots, promised_until=promised_until, until=until)
+        attempt.epochs_again = again
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
         """Record an epoch, and decide whether the trial continues."""
         live, measurement = self._live, event.measurement
         live.watchdog.heard(trial.id)
-        attempt.progress, attempt.saved_fraction = None, 0.0
+        attempt.progress, attempt.saved_fraction, attempt.has_measured = None, 0.0, True
+        attempt.epochs_again = max(trial.epochs_done - measurement.epoch, 0)
         if measurement.epoch > trial.epochs_done:
             if epochs.record(live, trial, measurement):
                 self._go_on_or_end(trial, attempt, measurement)
@@ -174,8 +177,11 @@ class Granting:
         self._drain_if_last(trial, attempt, starting=False)
 
     def _drain_if_last(self, trial: Trial, attempt: Attempt, *, starting: bool) -> None:
-        """Let the trial save and stop after its running epoch if a second epoch probably exceeds the budget."""
-        if self._live.saves is False:
+        """Let the trial save and stop after its running epoch if a second epoch probably exceeds the budget.
+
+        A stop within epochs that are trained again would gain nothing.
+        """
+        if self._live.saves is False or attempt.epochs_again:
             return
         chance = self._live.account.chance(trial, self._live.now, starting=starting, epochs=EPOCHS_AHEAD)
         if chance < EXPECTED:

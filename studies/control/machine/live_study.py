@@ -142,7 +142,9 @@ class SearchedTrials:
             self._snapshots = _extended(self._snapshots, self._registry.started_count)
             for number in sorted(changed):
                 trial = self._registry.numbered(number)
-                self._snapshots[number] = trial.snapshot(self._setup.search_usd_per_slot_hour)
+                self._snapshots[number] = trial.snapshot(
+                    self._setup.search_usd_per_slot_hour, has_start_in_epoch=self._setup.has_start_in_epoch
+                )
         return self._snapshots
 
     def observations(self) -> tuple[Observation, ...]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from search_spaces.suggestions import Asked
 from studies.gangs.pool_protocol import Progress
+from studies.money.budget import without_start
 from studies.records.records import (
     CUMULATIVE_METRICS,
     FINISHED_STATES,
@@ -17,7 +18,7 @@ from studies.records.records import (
     TrialState,
 )
 from studies.results.constraints import bounds_of
-from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch, without_start
+from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
 from studies.search.observations import Columns, Observation, Outcome, Snapshot, Values
 from studies.storage.writing.changes import Decided
 from trainers.protocol import Failure, ParameterValue
@@ -66,6 +67,8 @@ class Attempt:
     started: bool = False
     drains_within: float | None = None  # seconds within which the gang must stop, infinite for the epoch's end
     stop_reason: str | None = None  # reason why the trial must end with the current epoch
+    epochs_again: int = 0  # number of recorded epochs that it has yet to train again
+    has_measured: bool = False  # whether it has ended an epoch
     progress: Progress | None = None  # latest report on the running epoch; None after its end
     saved_fraction: float = 0.0  # part of that epoch that was saved and charged
 
@@ -133,8 +136,8 @@ class Trial:
 
     @property
     def epochs_again(self) -> int:
-        """Number of recorded epochs that the next attempt trains again, since no later checkpoint exists."""
-        return self.epochs_done - self.resume_epoch
+        """Number of recorded epochs that the attempt, or else the next one, has to train again."""
+        return self.epochs_done - self.resume_epoch if self.attempt is None else self.attempt.epochs_again
 
     def has_asked(self, name: str, asked: Asked) -> None:
         """Record a parameter requested at run time."""
@@ -170,10 +173,14 @@ class Trial:
             self.ends = {**self.ends, epoch: end}
         self._snapshot = None
 
-    def snapshot(self, usd_per_slot_hour: float) -> Snapshot:
-        """Return the policy's view of the trial; the same object until the trial changes."""
+    def snapshot(self, usd_per_slot_hour: float, *, has_start_in_epoch: bool = False) -> Snapshot:
+        """Return the policy's view of the trial; the same object until the trial changes.
+
+        With `has_start_in_epoch`, the cost per epoch leaves out a program's start (`studies.money.budget`).
+        """
         if self._snapshot is None:
-            seconds = without_start(self.whole_epoch_seconds)
+            whole = self.whole_epoch_seconds
+            seconds = without_start(whole) if has_start_in_epoch else whole
             mean_seconds = sum(seconds) / len(seconds) if seconds else None
             a_second = usd_per_slot_hour / 3600.0
             fails = self.state == "failed" and self.failure in FAILS_AGAIN

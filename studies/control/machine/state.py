@@ -378,6 +378,10 @@ def restore(live: LiveStudy, resume_state: ResumeState) -> None:
     """Restore forecasts, the search's history, checkpoints and paused trials."""
     measured = [(stored.record, epoch) for stored in resume_state.trials for epoch in stored.record.epochs]
     measured.sort(key=lambda one: one[1].measured_at)
+    if any(epoch.is_milestone for _, epoch in measured):
+        live.saves = any(epoch.checkpoint for _, epoch in measured) or any(
+            stored.record.resume_checkpoint for stored in resume_state.trials
+        )
     for record, epoch in measured:
         trial = live.registry.by_id[record.id]
         values = epochs.hand_to_search(live, trial, epoch.epoch, epoch.metrics, is_milestone=epoch.is_milestone)

@@ -18,6 +18,7 @@ from studies.search.policy import Policy
 from studies.spec.sections import FaultsSpec
 from studies.storage.views.mlflow_runs import BY_SCRIPT, BY_TAG
 from studies.storage.writing.changes import Change, CheckpointKept
+from trainers.commands.command import COMMAND
 from trainers.protocol import Diagnostics, Params, TrialSpec
 
 
@@ -106,6 +107,11 @@ class StudySetup:
             cpus_per_rank=self.cpus_per_rank,
             python_path=self.python_path,
         )
+
+    @property
+    def has_start_in_epoch(self) -> bool:
+        """Return whether a first epoch may hold the start of a program, because automl does not see when its epoch begins."""
+        return self.task == COMMAND
 
     @property
     def rungs(self) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("names", [["../m.pt2"], ["/etc/passwd"], [], "m.pt2", [1], None])
 def test_a_manifest_names_no_file_outside_its_folder(names: Any) -> None:
-    with pytest.raises(ModelError, match="allowed: a list of files in the folder"):
+    with pytest.raises(ModelError, match="allowed: names of files in the model's folder"):
         program_names({"programs": names})
 
 

@@ -1,8 +1,9 @@
 """The rest of a budget: each gang is asked by itself, free slots take what is expected to fit, and nothing is over."""
 
+import dataclasses
 import math
 import random
-from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -176,30 +177,54 @@ class SavesNothing(SimulatedPool):
     def wait(self, seconds: float) -> list[Event]:
         events = super().wait(seconds)
         return [
-            replace(one, measurement=replace(one.measurement, checkpoint=None)) if isinstance(one, Measured) else one
+            dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, checkpoint=None))
+            if isinstance(one, Measured)
+            else one
             for one in events
         ]
 
 
-@pytest.mark.parametrize("budget_seconds", [50, 55, 60, 65, 70])
-def test_a_program_that_saves_nothing_does_not_start_over_in_vain(tmp_path: Path, budget_seconds: int) -> None:
-    """Each program needs 8 s to start, counted in its first epoch, and 3 s for each of 5 later epochs."""
+def programs(folder: Path, *epoch_seconds: float, slots: int = 1, **more: Any) -> SimulatedStudy:
+    """A study of a command that saves nothing, and whose first epoch holds its start."""
+    curve = dataclasses.replace(curve_of_seconds(*epoch_seconds), **more)
     study = SimulatedStudy(
-        tmp_path, slots=2, epochs=6, curve=lambda *_: curve_of_seconds(11.0, *[3.0] * 5),
-        policy=Policy(pruner=NoPruner()), pool=SavesNothing, faults=DAY,
+        folder, slots=slots, epochs=len(epoch_seconds), curve=lambda *_: curve, policy=Policy(pruner=NoPruner()),
+        pool=SavesNothing, faults=DAY,
     )  # fmt: skip
+    study.task = "command"
+    return study
+
+
+@pytest.mark.parametrize("interrupted_at", [None, 41.5])
+@pytest.mark.parametrize("budget_seconds", [50, 55, 59, 60, 61, 65, 70])
+def test_a_program_that_saves_nothing_does_not_start_over_in_vain(tmp_path, budget_seconds, interrupted_at):
+    """Each program needs 8 s to start, and 3 s for each of six epochs."""
+    study = programs(tmp_path, 11.0, *[3.0] * 5, slots=2)
+    before: list[int] = []
+    if interrupted_at is not None:
+        study.run(Limits(hours=interrupted_at / 3600))
+        before = [len(trial.epochs) for trial in study.record().started]
+        assert before == [6, 6, 2, 2]
     study.run(Limits(hours=budget_seconds / 3600))
-    record = study.record()
-    assert [len(trial.attempts) for trial in record.started] == [1] * len(record.started)
-    assert sum(charge.seconds for charge in record.charges if charge.kind == "lost") <= 2 * 11.0
+    for trial, epochs in zip_longest(study.record().started, before, fillvalue=0):
+        if len(trial.attempts) > 1:
+            assert 0 < epochs < len(trial.epochs), "who starts over has time for more than before"
 
 
 def test_a_quick_program_is_not_stopped_for_its_slow_start(tmp_path: Path) -> None:
     """The first epoch of each trial takes 9 s, the other 59 together less than 2 s: the last trial ends, too."""
-    study = SimulatedStudy(
-        tmp_path, slots=1, epochs=60, curve=lambda *_: curve_of_seconds(9.0, *[0.03] * 59),
-        policy=Policy(pruner=NoPruner()), pool=SavesNothing, faults=DAY,
-    )  # fmt: skip
+    study = programs(tmp_path, 9.0, *[0.03] * 59)
     study.run(Limits(hours=45 / 3600))
     trials = study.record().started
     assert [(trial.state, len(trial.epochs)) for trial in trials] == [("complete", 60)] * 4
+
+
+@pytest.mark.parametrize("budget_seconds", [56, 58, 60, 63])
+def test_an_attempt_that_repeats_epochs_is_not_stopped_within_them(tmp_path: Path, budget_seconds: int) -> None:
+    """Epochs of 10 s; the first attempt is lost within epoch 3; the second has time for three."""
+    curve = dataclasses.replace(curve_of_seconds(*[10.0] * 9), fails_at={1: (3, "lost")})
+    study = SimulatedStudy(
+        tmp_path, slots=1, epochs=9, curve=lambda *_: curve, policy=Policy(pruner=NoPruner()), faults=DAY
+    )
+    study.run(Limits(hours=budget_seconds / 3600))
+    assert len(study.record().started[0].epochs) == 3

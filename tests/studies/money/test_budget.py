@@ -16,7 +16,7 @@ from studies.control.controller import TICK_SECONDS
 from studies.control.machine.state import StudyMachine
 from studies.gangs.pool_protocol import Event
 from studies.gangs.simulated import Curve, SimulatedPool
-from studies.money.budget import BudgetClock, Forecaster, Limits, price_of
+from studies.money.budget import BudgetClock, Forecaster, Limits, price_of, without_start
 from studies.money.ledger import SlotMeter, cost_nano_usd
 from studies.records.records import NANO
 from studies.search.policy import Policy
@@ -419,18 +419,41 @@ def test_forecasts_prefer_what_is_nearest() -> None:
     assert own.bound(2, starting=True) > own.bound(2, starting=False) > 2 * own.epoch_seconds
 
 
-def test_a_start_within_the_first_epoch_is_told_from_training() -> None:
-    forecaster = Forecaster()
+def test_a_programs_start_within_its_first_epoch_is_told_from_training() -> None:
+    forecaster = Forecaster(has_start_in_epoch=True)
     for own in ([9.0], [9.0, 0.5], [9.0, 0.5, 0.5]):
         forecaster.saw_epoch(1, own)
-    for own in ([], [9.0, 0.5], [9.0]):
+    for _ in range(12):
+        forecaster.saw_epoch(1, [9.0])  # of trials that ended after it
+    for own, seconds in ([], 0.5), ([9.0, 0.5], 0.5), ([9.0, 0.5, 0.5, 2.0], 0.5), ([9.0], 0.9), ([12.0], 3.5):
         forecast = forecaster.forecast(1, own)
-        assert (forecast.start_seconds, forecast.epoch_seconds) == (8.5, pytest.approx(0.5, rel=0.9))
-    larger = forecaster.forecast(1, [12.0])
-    assert larger.epoch_seconds == pytest.approx(3.5), "a trial with longer epochs, and the same start"
-    forecaster.saw_trial(1, [1.0, 0.9])
-    forecaster.saw_trial(1, [1.0, 0.9])
-    assert forecaster.forecast(1, [1.0]).epoch_seconds == 1.0
+        assert (forecast.start_seconds, forecast.epoch_seconds) == (8.5, pytest.approx(seconds)), own
+    restored = Forecaster(has_start_in_epoch=True)
+    restored.saw_trial(1, [9.0, 0.5, 0.5])
+    assert restored.forecast(1, []).epoch_seconds == 0.5
+    assert restored.forecast(1, []).start_seconds == 8.5
+    alone = Forecaster(has_start_in_epoch=True)
+    alone.saw_epoch(1, [9.0])
+    assert (alone.forecast(1, []).epoch_seconds, alone.forecast(1, []).start_seconds) == (pytest.approx(9.0), 0.0)
+    task = Forecaster()
+    for own in ([9.0], [9.0, 0.5], [9.0, 0.5, 0.5]):
+        task.saw_epoch(1, own)
+    assert task.forecast(1, [9.0]).start_seconds == 0.0
+    assert task.forecast(1, [9.0]).epoch_seconds == 9.0
+
+
+@pytest.mark.parametrize(
+    ("own", "training"),
+    [
+        ([9.0], [9.0]),
+        ([9.0, 3.0], [9.0, 3.0]),
+        ([9.0, 2.0, 10.0], [2.0, 10.0]),
+        ([40.0, 0.0, 0.001], [0.8, 0.8]),
+    ],
+    ids=["one", "no start", "long end", "printed together"],
+)
+def test_a_start_is_left_out_of_a_programs_epochs(own, training) -> None:
+    assert list(without_start(own)) == training
 
 
 def test_an_epoch_on_half_of_the_ranks_is_expected_to_take_twice_as_long() -> None:

@@ -40,6 +40,7 @@ def test_a_line_with_metrics_gives_its_pattern(lines: list[str], read: dict[str,
         ["v1.2.3 loaded"],
         ["main.py: 12 will create 8 workers, the system has 2"],
         ["Checkpoint 3 saved!"],
+        ["accelerator: 1, power 250"],
     ],
 )
 def test_a_program_without_metrics_gets_no_guess(lines: list[str]) -> None:

@@ -337,6 +337,19 @@ def test_colours_are_no_part_of_a_number(tmp_path, write_script):
     """skorch, for example, prints the best value of a column in colour, even into a pipe."""
     write_script("""
         for epoch in range(1, 5):
-            print(f"\\x1b[1;32mepoch {epoch}\\x1b[0m, error \\x1b[36m{1 / epoch}\\x1b[0m", flush=True)
+            print(f"\\x1b[1;32m\\x1b[Kepoch {epoch}\\x1b[0m, error \\x1b[36m{1 / epoch}\\x1b[0m", flush=True)
     """)
     assert run(spec_of(tmp_path, {"metrics": {"pattern": NUMBERED}})).measurements[-1].metrics["val_error"] == 0.25
+
+
+@pytest.mark.parametrize("line", ['print("final error 0.9", file=sys.stderr)', "print('{\"epoch\": oops')"])
+def test_nothing_that_is_printed_after_the_last_epoch_fails_the_trial(tmp_path, write_script, line):
+    write_script(f"""
+        import json, sys
+        for epoch in range(1, 5):
+            print(json.dumps({{"epoch": epoch, "error": 1 / epoch}}), flush=True)
+        {line}
+    """)
+    metrics = "json" if "oops" in line else {"pattern": r'error"?:? (?P<val_error>[0-9.]+)'}
+    objective = "error" if "oops" in line else "val_error"
+    assert run(spec_of(tmp_path, {"metrics": metrics})).measurements[-1].metrics[objective] == 0.25

@@ -55,11 +55,11 @@ class _Epochs:
             self._trial.report(epoch, **values)
 
     def explain(self) -> None:
-        """Print the names that the program has logged, if no epoch was complete."""
-        missing = ", ".join(name for name in self._names if name not in self._values)
-        if self._seen and missing and not self._is_any_complete:
-            seen = ", ".join(f"{name:.50}" for name in self._seen)
-            print(f"logged to {self.logger}: {seen}; not logged: {missing}", file=sys.stderr)
+        """Print the names that the program has logged, if no epoch was complete and no exception ended it."""
+        missing = ", ".join(name for name, metric in self._names.items() if metric not in self._values)
+        if self._seen and missing and not self._is_any_complete and getattr(sys, "last_type", None) is None:
+            seen = ", ".join(f"{name:.50}" for name in list(self._seen)[:_MOST_SEEN])
+            print(f"not logged to {self.logger}: {missing}; logged: {seen}", file=sys.stderr)
 
     def _epoch(self, step: Any) -> int | None:
         if self._epoch_from is None:
@@ -89,6 +89,7 @@ def _watch(module: Any, epochs: _Epochs) -> None:
         return done
 
     setattr(getattr(module, owner), method, wandb_log if method == "log" else add_scalar)
+    atexit.unregister(epochs.explain)  # of another module of the same logger
     atexit.register(epochs.explain)
 
 
