@@ -223,6 +223,7 @@ def setup_of(
         objectives=spec.objective_records,
         constraints=spec.constraint_records,
         task=spec.task,
+        has_start_in_epoch=spec.is_command,
         task_options=dict(spec.task_options),
         training=spec.training.model_dump(),
         epochs=epochs,

@@ -44,12 +44,12 @@ def check_against_task(
     """
     space = spec.space if spec.space is not None else default_space
     if task_parameters is None and spec.space is None and not len(default_space):
-        owner = "a command" if spec.task == COMMAND else "a training function"
+        owner = "a command" if spec.is_command else "a training function"
         raise SpecError(source, ("space",), f"{owner} has no space of its own. Add a space with parameters to search")
     problems = [
         *_space_problems(space, task_parameters, _binding(spec, task_parameters)),
         *doubly_given(spec.training, space),
-        *(_command_problems(spec, space) if spec.task == COMMAND else []),
+        *(_command_problems(spec, space) if spec.is_command else []),
         *([] if task_metrics is None else _metric_problems(spec, task_metrics)),
     ]
     if space.constraints and (problem := _problem_in(space, {})):
@@ -65,7 +65,7 @@ def check_against_task(
 def _binding(spec: StudySpec, task_parameters: Collection[str] | None) -> Collection[str]:
     if task_parameters is not None:
         return TRAINER_PARAMETERS.keys()
-    named = [name for name, _ in Command.of(spec.task_options).names()] if spec.task == COMMAND else []
+    named = [name for name, _ in Command.of(spec.task_options).names()] if spec.is_command else []
     return ("world_size", *(RATE_OPTIONS if "scaled_learning_rate" in named else ()))
 
 

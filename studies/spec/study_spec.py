@@ -110,6 +110,11 @@ class StudySpec(Section):
     ]
 
     @property
+    def is_command(self) -> bool:
+        """Return whether each trial runs a program (docs/commands.md)."""
+        return self.task == COMMAND
+
+    @property
     def objective_records(self) -> tuple[Objective, ...]:
         """The objectives as records."""
         return tuple(objective.record() for objective in self.objectives)

@@ -18,7 +18,6 @@ from studies.search.policy import Policy
 from studies.spec.sections import FaultsSpec
 from studies.storage.views.mlflow_runs import BY_SCRIPT, BY_TAG
 from studies.storage.writing.changes import Change, CheckpointKept
-from trainers.commands.command import COMMAND
 from trainers.protocol import Diagnostics, Params, TrialSpec
 
 
@@ -87,6 +86,7 @@ class StudySetup:
     space: Space | None = None  # None if suggestions are never narrowed
     world_sizes: tuple[int, ...] | None = None  # sizes that the search may choose; None if it does not search them
     autoscale: bool = False  # an autoscaler adds slots, which count once they are ready, and removes released ones
+    has_start_in_epoch: bool = False  # an attempt's first epoch may hold a program's start, which automl does not see
     learns_space: bool = False  # trials may request parameters that the space does not have
     baselines: tuple[Mapping[str, object], ...] = ()  # parameters of trials that no pruner pauses or stops
     own_logging: OwnLogging | None = None  # destination of the user code's own logging; None leaves it unchanged
@@ -107,11 +107,6 @@ class StudySetup:
             cpus_per_rank=self.cpus_per_rank,
             python_path=self.python_path,
         )
-
-    @property
-    def has_start_in_epoch(self) -> bool:
-        """Return whether a first epoch may hold the start of a program, because automl does not see when its epoch begins."""
-        return self.task == COMMAND
 
     @property
     def rungs(self) -> tuple[int, ...]:

@@ -191,7 +191,7 @@ def programs(folder: Path, *epoch_seconds: float, slots: int = 1, **more: Any) -
         folder, slots=slots, epochs=len(epoch_seconds), curve=lambda *_: curve, policy=Policy(pruner=NoPruner()),
         pool=SavesNothing, faults=DAY,
     )  # fmt: skip
-    study.task = "command"
+    study.has_start_in_epoch = True
     return study
 
 
