@@ -1,17 +1,20 @@
 """Draws forecasts, compares them with later measurements, and estimates the savings of pruning."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
 from reports.phrases import interval, plural, usd
 from reports.phrases import metric as shown
 from reports.plotting import ARCHIVE, COLOURS, Figure, Trace, axis, escape, figure, short
 from search_spaces.messages import significant
+from studies.money.budget import without_start
 from studies.records.records import INTERVAL, NANO, DecisionRecord, Forecast, Objective, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.pareto import last_epoch, point
+from trainers.commands.command import COMMAND
 
 MOST_BANDS = 6  # most bands in a figure of learning curves, for the best forecasts: more bands hide each other
 MOST_ENDS = 12  # most expected ends in a trade-off, for the same reason
@@ -328,10 +331,11 @@ def savings(study: StudyRecord, archive: Sequence[ArchivePoint]) -> Savings | No
     chances = [(trial, list(filter(is_by_chance, trial.decisions))) for trial in study.started]
     by_chance = [(trial, decisions[0]) for trial, decisions in chances if decisions]
     latest = {point.trial: point.epoch for point in sorted(archive, key=lambda one: one.epoch)}
+    per_epoch = _usd_per_program_epoch(study) if study.spec.get("task") == COMMAND else _usd_per_epoch
     return Savings(
         stopped=len(stopped),
         epochs=sum(planned - trial.epochs[-1].epoch for trial in stopped),
-        usd=sum((planned - trial.epochs[-1].epoch) * _usd_per_epoch(trial) for trial in stopped),
+        usd=sum((planned - trial.epochs[-1].epoch) * per_epoch(trial) for trial in stopped),
         continued=len(by_chance),
         found=sum(latest.get(trial.number or 0, 0) > first.epoch for trial, first in by_chance),
     )
@@ -372,3 +376,17 @@ def is_by_chance(decision: DecisionRecord) -> bool:
 
 def _usd_per_epoch(trial: TrialRecord) -> float:
     return sum(one.cost_nano_usd for one in trial.epochs) / NANO / len(trial.epochs)
+
+
+def _usd_per_program_epoch(study: StudyRecord) -> Callable[[TrialRecord], float]:
+    """Return a function like `_usd_per_epoch` that leaves out the starts of programs.
+
+    A trial of one epoch costs at most what the median trial of more epochs costs per epoch.
+    """
+    means = {
+        trial.number: fmean(without_start([one.cost_nano_usd for one in trial.epochs])) / NANO
+        for trial in study.started
+        if len(trial.epochs) > 1
+    }
+    usual = median(means.values()) if means else math.inf
+    return lambda trial: means.get(trial.number, min(_usd_per_epoch(trial), usual))

@@ -258,6 +258,19 @@ def test_savings_are_the_epochs_that_stopped_trials_did_not_train() -> None:
     assert savings(unknown, analysis.archive(unknown)) is None
 
 
+def test_the_start_of_a_program_is_not_saved_with_each_epoch() -> None:
+    study = saved(continued=0, found=0)
+    first = [replace(t.epochs[0], cost_nano_usd=20 * t.epochs[0].cost_nano_usd) for t in study.trials]
+    trials = tuple(replace(t, epochs=(one, *t.epochs[1:])) for t, one in zip(study.trials, first, strict=True))
+    programs = replace(study, trials=trials, spec={**study.spec, "task": "command"})
+    plain = savings(study, analysis.archive(study))
+    assert savings(programs, analysis.archive(study)).usd == pytest.approx(plain.usd)
+    stopped = next(place for place, trial in enumerate(trials) if trial.state == "pruned")
+    short = replace(trials[stopped], epochs=trials[stopped].epochs[:1])
+    one_epoch = replace(programs, trials=(*trials[:stopped], short, *trials[stopped + 1 :]))
+    assert savings(one_epoch, analysis.archive(study)).usd == pytest.approx(plain.usd, rel=0.2)
+
+
 @pytest.mark.parametrize(("found", "said"), [(0, "none gave one of the best models."), (1, "1 gave one of the best")])
 def test_what_was_missed_is_estimated_from_trials_that_went_on_by_chance(found: int, said: str) -> None:
     study = saved(continued=2, found=found)
