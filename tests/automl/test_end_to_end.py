@@ -287,8 +287,7 @@ def test_a_launch_is_told_from_other_processes_to_cut_a_trial_and_to_drain(place
     assert len(mirror.trials) == len(_children_in_mlflow(place)) == len(record.started) >= 2
     assert record.started[0].epochs
     assert [trial.attempts[-1].outcome for trial in record.started[:2]] == ["cut", "paused"]
-    an_epoch = max(epoch.wall_seconds for trial in record.started for epoch in trial.epochs)
-    assert not any(charge.kind == "lost" and charge.seconds > max(2.0, 2.0 * an_epoch) for charge in record.charges)
+    assert not any(charge.kind == "lost" and charge.seconds > 2 for charge in record.charges)
 
 
 @pytest.mark.large
