@@ -184,17 +184,18 @@ class Forecaster:
 
     def _saw_excess(self, own_epoch_seconds: Sequence[float]) -> None:
         if self._has_start_in_epoch:
-            first, second = own_epoch_seconds[:2]
-            self._excesses.append(first - second if first > START_FACTOR * second else 0.0)
+            first, second = own = own_epoch_seconds[:2]
+            self._excesses.append(first - second if _begins_with_start(own) else 0.0)
 
     def _durations(self, world_size: int, count: int) -> _Durations:
         return (self._epochs if count > 1 else self._only).setdefault(world_size, _Durations())
 
-    def _training(self, own_epoch_seconds: Sequence[float]) -> Sequence[float]:
+    def training(self, own_epoch_seconds: Sequence[float]) -> Sequence[float]:
+        """Return a trial's epoch durations, without a first epoch that may hold a program's start."""
         return without_start(own_epoch_seconds) if self._has_start_in_epoch else own_epoch_seconds
 
     def _typical(self, own_epoch_seconds: Sequence[float]) -> float:
-        return _typical(self._training(own_epoch_seconds))
+        return _typical(self.training(own_epoch_seconds))
 
     def saw_start(self, world_size: int, seconds: float) -> None:
         """Record a start: seconds from reserving slots to the first step."""
@@ -212,7 +213,7 @@ class Forecaster:
         excess = median(self._excesses) if self._excesses else 0.0
         start, longer = self.start_seconds(ranks) + excess, world_size / ranks
         if own_epoch_seconds:
-            latest = self._training(own_epoch_seconds)[-OWN_EPOCHS:]
+            latest = self.training(own_epoch_seconds)[-OWN_EPOCHS:]
             if len(own_epoch_seconds) == 1:
                 latest = [max(latest[0] - excess, _LEAST_SHARE * latest[0])]
             typical = _typical(latest)
@@ -233,7 +234,7 @@ class Forecaster:
         return median(starts) if starts else 0.0
 
 
-START_FACTOR = 3.0
+_START_FACTOR = 3.0
 """A program's first epoch that takes longer than the shortest later one by this factor holds its start."""
 _LEAST_SHARE = 0.1
 """Least part of a trial's only epoch that counts as training, if other trials' first epochs held a start."""
@@ -250,10 +251,14 @@ def _typical(own_epoch_seconds: Sequence[float]) -> float:
 
 def without_start(own_epoch_seconds: Sequence[float]) -> Sequence[float]:
     """Return the durations of a program's epochs in seconds, without a first epoch that holds its start."""
-    later = own_epoch_seconds[1:]
-    if not later or own_epoch_seconds[0] <= START_FACTOR * min(later):
+    if not _begins_with_start(own_epoch_seconds):
         return own_epoch_seconds
-    return [max(one, _LEAST_PART * own_epoch_seconds[0]) for one in later]
+    return [max(one, _LEAST_PART * own_epoch_seconds[0]) for one in own_epoch_seconds[1:]]
+
+
+def _begins_with_start(own_epoch_seconds: Sequence[float]) -> bool:
+    later = own_epoch_seconds[1:]
+    return bool(later) and own_epoch_seconds[0] > _START_FACTOR * min(later)
 
 
 def _sum(of_sizes: Mapping[int, _Durations]) -> _Durations:

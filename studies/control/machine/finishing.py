@@ -22,7 +22,6 @@ from typing import TypeAlias
 
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
-from studies.money.budget import without_start
 from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
 from studies.results.pareto import knee_of, least_ranges
 from studies.search.model.end_forecast import forecast_ends
@@ -47,9 +46,8 @@ class Finishing:
         for trial in live.registry.by_id.values():
             if trial.finished_from is not None:
                 seconds = trial.whole_epoch_seconds
-                if live.setup.has_start_in_epoch:
-                    seconds = without_start(seconds)
-                to_come = max(self._live.setup.epochs - trial.finished_from, 0) * sum(seconds) / max(len(seconds), 1)
+                usual = live.account.forecaster.training(seconds)
+                to_come = max(self._live.setup.epochs - trial.finished_from, 0) * sum(usual) / max(len(usual), 1)
                 self._needed[trial.id] = trial.world_size * to_come
                 self._since[trial.id] = trial.slot_seconds - trial.world_size * sum(seconds[trial.finished_from :])
 
