@@ -17,7 +17,7 @@ from search_spaces.messages import UserError
 from studies.gangs.ray_cluster import SETTINGS
 from studies.spec.study_spec import StudySpec
 from trainers.checkpoints.locations import is_url
-from trainers.commands.command import COMMAND, as_text
+from trainers.commands.command import as_text
 
 Target = Literal["kuberay", "pytorchjob", "compose", "kustomize"]
 _MLFLOW_PORT = 5000
@@ -111,7 +111,7 @@ def arguments_of_training(
 
     `given` has parameters as NAME=VALUE. Raises UserError for a command, or an unreadable parameter.
     """
-    if spec.task == COMMAND:
+    if spec.is_command:
         raise UserError("task: only a study can run a shell command. Name a task or a training function")
     read_params(given)
     options = [f"--option={name}={as_text(value)}" for name, value in spec.task_options.items()]
@@ -194,7 +194,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 def _has_own_code(spec: StudySpec) -> bool:
     names = (spec.task, spec.search.sampler, spec.search.pruner.name)
-    return spec.task == COMMAND or spec.search.advisor is not None or any(":" in name for name in names)
+    return spec.is_command or spec.search.advisor is not None or any(":" in name for name in names)
 
 
 def code_beside(file: Path) -> list[Path]:

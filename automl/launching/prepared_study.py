@@ -255,7 +255,7 @@ def prepare(spec: StudySpec, *, source: str, base_folder: Path, facts: TaskFacts
             *_warnings(spec, places, slots),
             *without,
             *_warnings_of_search(spec, rungs),
-            *(_warnings_of_function(spec) if task.parameters is None and spec.task != COMMAND else ()),
+            *(_warnings_of_function(spec) if task.parameters is None and not spec.is_command else ()),
             *(_warnings_of_metrics(spec, task.reported) if task.metrics is None else ()),
         ),
     )
@@ -270,8 +270,8 @@ def _check_store_url(spec: StudySpec, source: str) -> None:
 
 def _check_may_learn(spec: StudySpec, source: str, *, declares: bool) -> None:
     """Raise SpecError for `search.learn_space` with a task or a command."""
-    if spec.search.learn_space and (declares or spec.task == COMMAND):
-        what = "a command" if spec.task == COMMAND else "a task"
+    if spec.search.learn_space and (declares or spec.is_command):
+        what = "a command" if spec.is_command else "a task"
         problem = f"only objectives for Optuna request parameters at run time, and this is {what}. Set it to false"
         raise SpecError(source, ("search", "learn_space"), problem)
 
@@ -357,7 +357,7 @@ def _warnings_of_search(spec: StudySpec, rungs: Sequence[int]) -> tuple[str, ...
 
 def _warnings_of_metrics(spec: StudySpec, reported: Sequence[str]) -> tuple[str, ...]:
     """Warn about metrics that a function or a command will probably not report."""
-    is_command = spec.task == COMMAND
+    is_command = spec.is_command
     owner = "command" if is_command else "training function"
     known = {*reported, *CUMULATIVE_METRICS, *(() if is_command else MEASURED_OF_FUNCTIONS)}
     doubtful = {*ALWAYS_MEASURED} - {"train_loss", "val_loss"}  # libraries report these two losses

@@ -36,7 +36,7 @@ from studies.storage.study_store import Store
 from studies.storage.views.cursors import lag
 from studies.storage.views.views_process import ViewsProcess
 from trainers.checkpoints.locations import environment_of, is_url
-from trainers.commands.command import COMMAND, Command
+from trainers.commands.command import Command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     logging, warning = own_logging(spec, str(row.uid), prepared.base_folder)
     if warning:
         watcher.warn(warning)
-    command = Command.of(spec.task_options) if spec.task == COMMAND else None
+    command = Command.of(spec.task_options) if spec.is_command else None
     most = most_slot_seconds(prepared, row.usd_per_slot_hour)
     sessions = _Sessions(
         store,
@@ -292,7 +292,7 @@ def uses_mlflow(spec: StudySpec, folder: Path) -> bool:
 
 
 def _files(spec: StudySpec, folder: Path) -> Iterator[Path]:
-    if spec.task == COMMAND:
+    if spec.is_command:
         command = Command.of(spec.task_options)
         for part in command.parts:
             texts = part if isinstance(part, tuple) else (part,)

@@ -13,7 +13,6 @@ from automl.launching.spec_reading import expanded
 from search_spaces.messages import found, listed
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
-from trainers.commands.command import COMMAND
 from trainers.contract.task_loading import built_in_tasks, path_options
 
 _FIXED_RESOURCES = ("ray_address", "ray_temp_folder", "environment", "autoscale")
@@ -73,7 +72,7 @@ class Policy:
         return "auto" if self.usd_per_slot_hour is None else self.usd_per_slot_hour
 
     def _check_code(self, spec: StudySpec, source: str, base_folder: Path) -> None:
-        if spec.task == COMMAND:
+        if spec.is_command:
             if not self.commands:
                 allowed = "a built-in task or allowed code, since the operator allows no commands"
                 raise SpecError(source, ("task",), found("a command", allowed))
@@ -111,7 +110,7 @@ class Policy:
 
     def _check_data(self, spec: StudySpec, source: str, base_folder: Path, project: str) -> None:
         """Refuse built-in tasks' paths outside the allowed folders, after following links."""
-        if spec.task == COMMAND or spec.task not in built_in_tasks():
+        if spec.is_command or spec.task not in built_in_tasks():
             return
         always, if_there = path_options(spec.task)
         roots = [folder.resolve() for folder in (*self.data_folders, *self.code_folders.values())]

@@ -72,9 +72,9 @@ def print_ending(terminal: Console, record: StudyRecord, *, report: str) -> None
     """Print the summary of an ended study, and the reason for exit code 3."""
     print_summary(terminal, record, report=report)
     if exit_code_of(record) == NOTHING_COMPLETE:
-        failed = [trial for trial in record.trials if trial.state == "failed"]
-        if failed and all(trial in failed or not trial.epochs for trial in record.trials):
-            what = "every trial" if len(failed) == len(record.trials) else f"every trial that ended ({len(failed)})"
+        failed = sum(trial.state == "failed" for trial in record.trials)
+        if failed and all(trial.state == "failed" or not trial.epochs for trial in record.trials):
+            what = "every trial" if failed == len(record.trials) else f"every trial that ended ({failed})"
             mend = f"{what} failed. Remove the cause, then launch with --set study={record.name}-2"
             terminal.print(Text(f"Exit code {NOTHING_COMPLETE}: {mend}"))
             return

@@ -58,7 +58,7 @@ def train_as_study(
     if checkpoints is not None:
         form["checkpoints"]["folder"] = checkpoints
     prepared = prepare(parse_spec(form, task), source=task, base_folder=here, facts=facts)
-    is_command = prepared.spec.task == COMMAND
+    is_command = prepared.spec.is_command
     check_diagnostics(diagnostics, task, has_own_loop=not prepared.has_countable_models, is_command=is_command)
     check_backend(GroupOptions(backend=options["backend"]), prepared.places, prepared.place.slots)
     chosen, is_there = _chosen(prepared.spec, is_named=name is not None, resume=resume)

@@ -16,8 +16,6 @@ TASK = "class Task:\n    pass\n"
 @pytest.fixture(autouse=True)
 def own_path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    sys.modules.pop("beside_a_checkout", None)
 
 
 PROGRAM = """

@@ -32,9 +32,7 @@ class Granting:
         live = self._live
         promised_until = live.account.promise(trial, live.now, starting=True, ranks=len(slots))
         until = self._until(trial, is_finished=self._finishing.begun(trial, thaw))
-        again = trial.epochs_again
         attempt = start(live, trial, thaw, slots, promised_until=promised_until, until=until)
-        attempt.epochs_again = again
         self._drain_if_last(trial, attempt, starting=True)
 
     def measured(self, trial: Trial, attempt: Attempt, event: Measured) -> None:
@@ -222,6 +220,7 @@ def start(
         until=until,
         promised_until=promised_until,
         is_repair=is_repair,
+        epochs_again=trial.epochs_again,
     )
     live.watchdog.started(trial.id, trial.timeouts)
     live.history.paused.pop(trial.started_number, None)

@@ -184,9 +184,9 @@ class SavesNothing(SimulatedPool):
         ]
 
 
-def programs(folder: Path, *epoch_seconds: float, slots: int = 1, **more: Any) -> SimulatedStudy:
+def programs(folder: Path, *epoch_seconds: float, slots: int = 1) -> SimulatedStudy:
     """A study of a command that saves nothing, and whose first epoch holds its start."""
-    curve = dataclasses.replace(curve_of_seconds(*epoch_seconds), **more)
+    curve = curve_of_seconds(*epoch_seconds)
     study = SimulatedStudy(
         folder, slots=slots, epochs=len(epoch_seconds), curve=lambda *_: curve, policy=Policy(pruner=NoPruner()),
         pool=SavesNothing, faults=DAY,
