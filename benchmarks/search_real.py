@@ -1,10 +1,11 @@
 #!/usr/bin/env python
-"""The search on a real study: ours and others, each with the same dollars on this machine.
+"""The search on real trainings, as users run it: automl beside plain Optuna, for the same seconds of this machine.
 
-    python benchmarks/search_real.py --json [--seeds 3] [--usd 0.02]
+    python benchmarks/search_real.py --data ../shared/data --seeds 0:3 --minutes 2 --json
 
-Launches `search_real.yaml` (digits, two slots, real DDP trials) with each search and seed in turn; a round of all
-searches is one seed, so that a slow minute of the machine hits them alike. README.md says how it is scored.
+Optuna is TPE with a constant liar and Hyperband in two processes that share an SQLite file; ours has two slots. The
+clock starts with the first process, so that imports and Ray count. Both run the same loop (`real_tasks/user_program`).
+A round of all searches is one seed, so that a slow minute of the machine hits them alike.
 """
 
 from __future__ import annotations
@@ -12,84 +13,80 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import yaml
-
-from automl import api
-from studies.results.analysis import CurvePoint, hypervolume_curve
+from json_lines import read_lines
 
 HERE = Path(__file__).resolve().parent
-SEARCHES: Mapping[str, Mapping[str, Any]] = {
-    "ours": {},
-    "tpe": {"sampler": "tpe", "pruner": "none"},
-    "random_mo_asha": {"sampler": "random", "pruner": {"name": "mo_asha", "variant": "stopping"}},
-}
+PROCESSES = {"ours": 1, "ours_objective": 1, "optuna": 2}
 AT = (25, 50, 100)
-NEVER = 1.5
+PATIENCE_SECONDS = 60
 
 
-def studied(search: str, seed: int, usd: float) -> list[CurvePoint]:
-    """Launch one study in a folder of its own; its hypervolume against dollars."""
-    spec = yaml.safe_load((HERE / "search_real.yaml").read_text(encoding="utf-8"))
-    spec |= {"search": {**SEARCHES[search], "seed": seed}, "budget": {**spec["budget"], "usd": usd}}
+def best_models(search: str, training: str, seed: int, minutes: float, data: Path) -> dict[str, Any]:
+    """Run one search in a folder of its own; its best model after parts of the time, on validation and test."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-        command = [sys.executable, "-m", "automl", "launch", "spec.yaml", "--json"]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        return hypervolume_curve(api.load("real", f"sqlite:///{folder}/automl.db").record)
+        path, began = Path(folder) / "epochs.jsonl", time.time()
+        command = [sys.executable, "-m", "real_tasks.user_program", search, training]
+        environment = os.environ | {
+            "EPOCHS": str(path), "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        processes = [
+            subprocess.Popen(
+                [*command, str(10 * seed + worker), str(60 * minutes), str(data.resolve())],
+                cwd=folder, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            )
+            for worker in range(PROCESSES[search])
+        ]  # fmt: skip
+        for process in processes:
+            process.wait(60 * minutes + PATIENCE_SECONDS + (began - time.time()))
+        lines = list(read_lines(path))
+    found: dict[str, Any] = {"search": search, "training": training, "seed": seed, "epochs": len(lines)}
+    for at in AT:
+        seen = [one for one in lines if one["at"] - began <= 60 * minutes * at / 100]
+        usable = [one for one in seen if math.isfinite(one["validation"])]
+        best = min(usable, key=lambda one: one["validation"], default={"validation": math.nan, "test": math.nan})
+        found[str(at)] = [round(best["validation"], 5), round(best["test"], 5)]
+    return found
 
 
-def reached(curve: list[CurvePoint], usd: float) -> float:
-    """The hypervolume after so many dollars."""
-    return max((point.hypervolume for point in curve if point.cost_usd <= usd), default=0.0)
-
-
-def usd_to_reach(curve: list[CurvePoint], hypervolume: float, budget_usd: float) -> float:
-    """The dollars after which a study had it; never counts as one and a half budgets."""
-    found = (point.cost_usd for point in curve if point.hypervolume >= hypervolume)
-    return next(found, NEVER * budget_usd)
-
-
-def figures(curves: Mapping[str, list[list[CurvePoint]]], usd: float) -> dict[str, Any]:
-    """Hypervolumes, and how many times more dollars others need, as a geometric mean over seeds."""
-    volumes = {
-        search: {str(at): [round(reached(curve, at / 100 * usd), 2) for curve in found] for at in AT}
-        for search, found in curves.items()
-    }
-    comparisons = []
-    for search, at in ((search, at) for search in curves if search != "ours" for at in AT):
-        logs = []
-        for own, theirs in zip(curves["ours"], curves[search], strict=True):
-            target = reached(theirs, at / 100 * usd)
-            if target > 0:
-                times = usd_to_reach(theirs, target, usd) / usd_to_reach(own, target, usd)
-                logs.append(math.log(times))
-        mean = math.exp(fmean(logs)) if logs else None
-        comparisons.append({"baseline": search, "at": at, "geo_mean_x_cheaper": mean, "seeds": len(logs)})
-    return {"usd": usd, "hypervolume": volumes, "comparisons": comparisons}
+def figures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds of the best value on validation and of its test value, by training, search and time."""
+    rows = []
+    for training, search in sorted({(one["training"], one["search"]) for one in lines}):
+        some = [one for one in lines if (one["training"], one["search"]) == (training, search)]
+        means = {str(at): [round(fmean(one[str(at)][k] for one in some), 5) for k in range(2)] for at in AT}
+        rows.append({"training": training, "search": search, "seeds": len(some), **means})
+    return rows
 
 
 def main() -> None:
     """Run all and print."""
-    parser = argparse.ArgumentParser(description="Ours and other searches on a real study, for equal dollars.")
+    parser = argparse.ArgumentParser(description="Ours and plain Optuna on real trainings, for equal seconds.")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object and nothing else")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--usd", type=float, default=0.02, help="budget of each study")
+    parser.add_argument("--data", type=Path, required=True, help="a folder that holds mnist/ and sst2/")
+    parser.add_argument("--trainings", default="mnist,digits,letters")
+    parser.add_argument("--searches", default="ours,optuna")
+    parser.add_argument("--seeds", default="0:3", metavar="A:B")
+    parser.add_argument("--minutes", type=float, default=2.0, help="time of each search")
     given = parser.parse_args()
-    curves: dict[str, list[list[CurvePoint]]] = {search: [] for search in SEARCHES}
-    for seed in range(given.seeds):
-        for search, found in curves.items():
-            found.append(studied(search, seed, given.usd))
-            print(f"seed {seed} {search}: {found[-1][-1].hypervolume:.5g}", file=sys.stderr)
-    document = figures(curves, given.usd)
-    print(json.dumps(document, indent=1) if given.as_json else yaml.safe_dump(document, sort_keys=False))
+    lines = []
+    for seed in range(*map(int, given.seeds.split(":"))):
+        for training in given.trainings.split(","):
+            for search in given.searches.split(","):
+                lines.append(best_models(search, training, seed, given.minutes, given.data))
+                print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
+    document = {"minutes": given.minutes, "means": figures(lines), "runs": lines}
+    print(json.dumps(document, indent=1) if given.as_json else yaml.safe_dump(document["means"], sort_keys=False))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def prepared(name: str, folder: Path, *, seed: int, data: Path) -> DataSet:
     if name == "sst2":
         train, validation, test = ((data / "sst2" / f"{part}.tsv").absolute() for part in ("train", "dev", "test"))
         return DataSet(name=name, task="text", train=train, test=test, validation=validation)
-    rows = _adult(data, name) if name.startswith("adult") else _split(_table(name), name, seed)
+    rows = _adult(data, name) if name.startswith("adult") else _split(table(name), name, seed)
     files = tuple(folder / f"{name}-{part}.csv" for part in ("train", "test"))
     for frame, file in zip(rows, files, strict=True):
         frame.to_csv(file, index=False)
@@ -108,7 +108,8 @@ def _adult(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return frames[0], frames[1]
 
 
-def _table(name: str) -> pd.DataFrame:
+def table(name: str) -> pd.DataFrame:
+    """A table that a package ships, whose target is the column `TARGET`."""
     if name in _WHEELS:
         frame = _shipped(*_WHEELS[name], separator="\t" if name == "votes" else ",")
         frame.columns = pd.Index([str(column).strip("'") for column in frame.columns])

@@ -56,43 +56,63 @@ def schedule_of(params: Params, optimizer: torch.optim.Optimizer, steps: int) ->
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def trained(
-    model: nn.Module,
-    params: Params,
-    parts: Parts,
-    *,
-    epochs: int,
-    seed: int,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    metric: Callable[[Tensor, Tensor], Tensor],
-) -> Iterator[Epoch]:
-    """Train in this process and yield each epoch; a training that diverges yields NaN from there on.
+class Trained:
+    """Trains in this process, and yields each epoch; a training that diverges yields NaN from there on.
+
+    Model, optimizer and schedule are all that a training needs to go on in another process.
 
     Args:
         loss: Function of outputs and targets that is minimised.
         metric: Function of outputs and targets of a part, for each sample [n]; smaller is better.
     """
-    x, y = parts["train"]
-    batch, generator = min(params["batch_size"], len(x)), torch.Generator().manual_seed(seed)
-    optimizer = optimizer_of(params, model)
-    schedule = schedule_of(params, optimizer, epochs * math.ceil(len(x) / batch))
-    has_diverged, began = False, time.process_time()
-    for _ in range(epochs):
-        if not has_diverged:
-            model.train()
-            for rows in torch.split(torch.randperm(len(x), generator=generator), batch):
-                optimizer.zero_grad()
-                found = loss(model(x[rows]), y[rows])
-                has_diverged = not math.isfinite(found.item())
-                if has_diverged:
-                    break
-                found.backward()  # type: ignore[no-untyped-call]
-                if clip := params.get("clip"):
-                    nn.utils.clip_grad_norm_(model.parameters(), clip)
-                optimizer.step()
-                schedule.step()
-        values = [DIVERGED if has_diverged else measured(model, *parts[part], metric) for part in ("val", "test")]
-        yield time.process_time() - began, values[0], values[1]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        params: Params,
+        parts: Parts,
+        *,
+        epochs: int,
+        seed: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        metric: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self._params, self._parts, self._loss, self._metric = params, parts, loss, metric
+        rows = len(parts["train"][0])
+        self._batch, self._generator = min(params["batch_size"], rows), torch.Generator().manual_seed(seed)
+        self.model, self.optimizer = model, optimizer_of(params, model)
+        self.schedule = schedule_of(params, self.optimizer, epochs * math.ceil(rows / self._batch))
+        self._left, self._has_diverged, self._began = epochs, False, time.process_time()
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return self
+
+    def __next__(self) -> Epoch:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        if not self._has_diverged:
+            self._train()
+        values = [
+            DIVERGED if self._has_diverged else measured(self.model, *self._parts[part], self._metric)
+            for part in ("val", "test")
+        ]
+        return time.process_time() - self._began, values[0], values[1]
+
+    def _train(self) -> None:
+        x, y = self._parts["train"]
+        self.model.train()
+        for rows in torch.split(torch.randperm(len(x), generator=self._generator), self._batch):
+            self.optimizer.zero_grad()
+            found = self._loss(self.model(x[rows]), y[rows])
+            self._has_diverged = not math.isfinite(found.item())
+            if self._has_diverged:
+                return
+            found.backward()  # type: ignore[no-untyped-call]
+            if clip := self._params.get("clip"):
+                nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+            self.optimizer.step()
+            self.schedule.step()
 
 
 def measured(model: nn.Module, x: Tensor, y: Tensor, metric: Callable[[Tensor, Tensor], Tensor]) -> float:

@@ -7,17 +7,19 @@ import gzip
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from accuracy_parts.data_sets import TARGET, table
 from torch import Tensor, nn
 
-from real_tasks.networks import ACTIVATIONS, Epoch, Params, Parts, optimizing, size_of, trained, wrong
+from real_tasks.networks import ACTIVATIONS, Epoch, Params, Parts, Trained, optimizing, size_of, wrong
 from search_spaces.parameters import Categorical, Float, Int
 from search_spaces.space import Space
 
@@ -39,8 +41,8 @@ class RealTask:
 
 
 @cache
-def mnist(folder: Path) -> Parts:
-    """2,000 images to train, 3,000 to validate and 3,000 to test, at half their width [n, 1, 14, 14]."""
+def mnist(folder: Path, images: int = 2000) -> Parts:
+    """Images to train, 3,000 to validate and 3,000 to test, at half their width [n, 1, 14, 14]."""
 
     def read(name: str, header: int) -> np.ndarray:
         with gzip.open(folder / "mnist" / f"{name}.gz") as file:
@@ -51,7 +53,11 @@ def mnist(folder: Path) -> Parts:
         labels = torch.tensor(read(f"{name}-labels-idx1-ubyte", 8)[start:end])
         return nn.functional.avg_pool2d(images.float() / 255, 2), labels.long()
 
-    return {"train": part("train", 0, 2000), "val": part("train", 2000, 5000), "test": part("t10k", 0, 3000)}
+    return {
+        "train": part("train", 0, images),
+        "val": part("train", images, images + 3000),
+        "test": part("t10k", 0, 3000),
+    }
 
 
 @cache
@@ -125,47 +131,111 @@ def digits(_folder: Path) -> Parts:
     }
 
 
+@cache
+def digits_named(_folder: Path) -> Parts:
+    """The same images as `digits` [n, 1, 8, 8], with their labels."""
+    from sklearn.datasets import load_digits
+
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    labels = torch.split(torch.tensor(load_digits().target).long()[order], [700, 600, 497])
+    images = (x.reshape(-1, 1, 8, 8) for x, _ in digits(_folder).values())
+    return dict(zip(("train", "val", "test"), zip(images, labels, strict=True), strict=True))
+
+
+def _of_frame(frame: pd.DataFrame, y: Tensor, sizes: list[int]) -> Parts:
+    """Shuffled rows of a table: numbers of mean 0 and deviation 1, text as numbers of categories from 0 on."""
+    columns = [
+        (values - values.mean()) / values.std() if pd.api.types.is_numeric_dtype(values) else pd.factorize(values)[0]
+        for _, values in frame.items()
+    ]
+    x = torch.tensor(np.column_stack(columns)).float()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: sum(sizes)]
+    split = zip(torch.split(x[order], sizes), torch.split(y[order], sizes), strict=True)
+    return dict(zip(("train", "val", "test"), split, strict=True))
+
+
+@cache
+def diamonds(_folder: Path) -> Parts:
+    """4,000 diamonds to train, 6,000 to validate and 6,000 to test [n, 9]; the log price, of mean 0 and deviation 1."""
+    frame = table("diamonds")
+    price = np.log(frame.pop(TARGET).to_numpy(dtype=np.float64))
+    return _of_frame(frame, torch.tensor((price - price.mean()) / price.std()).float(), [4000, 6000, 6000])
+
+
+@cache
+def visits(_folder: Path) -> Parts:
+    """4,000 people to train, 8,000 to validate and 8,000 to test [n, 9]; how often they saw a doctor."""
+    frame = table("visits")
+    counts = torch.tensor(frame.pop(TARGET).to_numpy(dtype=np.float64)).float()
+    return _of_frame(frame, counts, [4000, 8000, 8000])
+
+
 # ---------------------------------------------------------------------- trainings
 
 
-def mnist_cnn(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+def image_network(parts: Parts, params: Params, epochs: int, seed: int) -> Training:
     """Convolutions with pooling after each, and a linear layer."""
     torch.manual_seed(seed)
+    pool = nn.AvgPool2d(2) if params.get("pool") == "mean" else nn.MaxPool2d(2)
     layers: list[nn.Module] = []
-    channels, side = 1, 14
+    channels, side = 1, parts["train"][0].shape[-1]
     for _ in range(params["layers"]):
         wider = params["width"] if channels == 1 else min(2 * channels, 64)
         layers += [nn.Conv2d(channels, wider, params["kernel"], padding=params["kernel"] // 2)]
         layers += [nn.BatchNorm2d(wider)] if params["normalize"] else []
-        layers += [ACTIVATIONS[params["activation"]](), nn.MaxPool2d(2)]
+        layers += [ACTIVATIONS[params["activation"]](), pool]
         channels, side = wider, side // 2
     model = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(params["dropout"]), nn.Linear(channels * side * side, 10))
-    return size_of(model), trained(
-        model, params, mnist(folder), epochs=epochs, seed=seed, loss=nn.functional.cross_entropy, metric=wrong
-    )
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, label_smoothing=params.get("label_smoothing", 0.0))
+
+    return size_of(model), Trained(model, params, parts, epochs=epochs, seed=seed, loss=loss, metric=wrong)
+
+
+def mnist_cnn(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """Convolutions on MNIST."""
+    return image_network(mnist(folder), params, epochs, seed)
+
+
+def mnist_large_cnn(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """Convolutions on six times as many images."""
+    return image_network(mnist(folder, 12000), params, epochs, seed)
+
+
+def digits_cnn(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """Convolutions on scikit-learn's digits."""
+    return image_network(digits_named(folder), params, epochs, seed)
 
 
 class TableNetwork(nn.Module):
-    """Embeddings of categories beside numbers, and layers of one width."""
+    """Embeddings of categories beside numbers, and layers of one width.
 
-    def __init__(self, params: Params, levels: list[int]) -> None:
+    Args:
+        numbers: The columns that are numbers; all others are categories.
+    """
+
+    def __init__(self, params: Params, parts: Parts, numbers: Sequence[int], outputs: int) -> None:
         super().__init__()
+        everything = torch.cat([x for x, _ in parts.values()])
+        self.numbers = list(numbers)
+        self.categories = [column for column in range(everything.shape[1]) if column not in numbers]
+        levels = [int(everything[:, column].max()) + 1 for column in self.categories]
         self.embeddings = nn.ModuleList(nn.Embedding(count, params["embedding"]) for count in levels)
         layers: list[nn.Module] = []
-        wide = len(NUMBERS) + params["embedding"] * len(levels)
+        wide = len(numbers) + params["embedding"] * len(levels)
         for _ in range(params["layers"]):
             layers += [nn.Linear(wide, params["width"])]
             layers += [nn.BatchNorm1d(params["width"])] if params["normalize"] else []
             layers += [ACTIVATIONS[params["activation"]](), nn.Dropout(params["dropout"])]
             wide = params["width"]
-        self.layers = nn.Sequential(*layers, nn.Linear(wide, 2))
-        self.categories = [column for column in range(14) if column not in NUMBERS]
+        self.layers = nn.Sequential(*layers, nn.Linear(wide, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the two classes [n, 2]."""
+        """The outputs for rows [n, columns]: [n, outputs]."""
         codes = x[:, self.categories].long()
         embedded = [one(codes[:, column]) for column, one in enumerate(self.embeddings)]
-        scores: Tensor = self.layers(torch.cat([x[:, NUMBERS], *embedded], dim=1))
+        scores: Tensor = self.layers(torch.cat([x[:, self.numbers], *embedded], dim=1))
         return scores
 
 
@@ -173,50 +243,98 @@ def adult_network(folder: Path, params: Params, epochs: int, seed: int) -> Train
     """A network on Adult."""
     torch.manual_seed(seed)
     parts = adult(folder)
-    everything = torch.cat([x for x, _ in parts.values()])
-    levels = [int(everything[:, column].max()) + 1 for column in range(14) if column not in NUMBERS]
-    model = TableNetwork(params, levels)
+    model = TableNetwork(params, parts, NUMBERS, outputs=2)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, label_smoothing=params["label_smoothing"])
 
-    return size_of(model), trained(model, params, parts, epochs=epochs, seed=seed, loss=loss, metric=wrong)
+    return size_of(model), Trained(model, params, parts, epochs=epochs, seed=seed, loss=loss, metric=wrong)
+
+
+def diamonds_network(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """A network that estimates the log price of diamonds; its metric is the mean absolute error."""
+    torch.manual_seed(seed)
+    parts = diamonds(folder)
+    model = TableNetwork(params, parts, [0, *range(4, 9)], outputs=1)
+    kinds = {"squared": nn.functional.mse_loss, "absolute": nn.functional.l1_loss}
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if params["loss"] == "huber":
+            return nn.functional.huber_loss(outputs[:, 0], targets, delta=params["delta"])
+        return kinds[params["loss"]](outputs[:, 0], targets)
+
+    def metric(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[:, 0] - targets).abs()
+
+    return size_of(model), Trained(model, params, parts, epochs=epochs, seed=seed, loss=loss, metric=metric)
 
 
 ROUNDS = 10
 """Rounds of boosting that count as an epoch."""
 
 
-def adult_trees(folder: Path, params: Params, epochs: int, seed: int) -> Training:
-    """Boosted trees on Adult; an epoch is ten rounds."""
+TREES = {"learning_rate": "lr", "num_leaves": "leaves", "min_data_in_leaf": "rows_per_leaf", "lambda_l2": "l2",
+         "lambda_l1": "l1", "max_bin": "bins", "feature_fraction": "columns"}  # fmt: skip
+"""LightGBM's names of parameters, and ours."""
+
+
+def boosted(
+    parts: Parts,
+    given: dict[str, Any],
+    categories: list[int],
+    metric: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    epochs: int,
+) -> Iterator[Epoch]:
+    """Boosted trees; an epoch is `ROUNDS` rounds.
+
+    Args:
+        given: LightGBM's parameters.
+        categories: The columns that are categories.
+        metric: Function of raw scores [n] and targets [n] of a part, for each row [n]; smaller is better.
+    """
     import lightgbm
 
-    parts = {name: (x.numpy(), y.numpy()) for name, (x, y) in adult(folder).items()}
-    names = {"learning_rate": "lr", "num_leaves": "leaves", "min_data_in_leaf": "rows_per_leaf", "lambda_l2": "l2"}
-    names |= {"lambda_l1": "l1", "max_bin": "bins", "feature_fraction": "columns"}
-    given: dict[str, Any] = {theirs: params[ours] for theirs, ours in names.items()}
+    rows = {name: (x.numpy(), y.numpy()) for name, (x, y) in parts.items()}
+    data = lightgbm.Dataset(*rows["train"], categorical_feature=categories, params={"max_bin": given["max_bin"]})
+    began = time.process_time()
+    booster = lightgbm.Booster({**given, "num_threads": 1, "verbose": -1, "deterministic": True}, data)
+    scores = {name: np.zeros(len(rows[name][1])) for name in ("val", "test")}
+    for epoch in range(epochs):
+        for _ in range(ROUNDS):
+            booster.update()
+        for name in scores:
+            scores[name] += booster.predict(
+                rows[name][0], raw_score=True, start_iteration=epoch * ROUNDS, num_iteration=ROUNDS
+            )
+        values = [float(metric(scores[name], rows[name][1]).mean()) for name in ("val", "test")]
+        yield time.process_time() - began, values[0], values[1]
+
+
+def adult_trees(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """Boosted trees on Adult."""
+    given = {theirs: params[ours] for theirs, ours in TREES.items()} | {"objective": "binary", "seed": seed}
     given |= {"extra_trees": params["split"] == "random", "data_sample_strategy": params["sampling"]}
     if params["sampling"] == "bagging":
         given |= {"bagging_fraction": params["rows"], "bagging_freq": 1}
-    given |= {"objective": "binary", "num_threads": 1, "verbose": -1, "seed": seed, "deterministic": True}
     categories = [column for column in range(14) if column not in NUMBERS] if params["categories"] == "native" else []
-    data = lightgbm.Dataset(*parts["train"], categorical_feature=categories, params={"max_bin": given["max_bin"]})
+    curve = boosted(adult(folder), given, categories, lambda scores, y: (scores > 0) != y, epochs)
+    return params["leaves"], curve
 
-    def run() -> Iterator[Epoch]:
-        began = time.process_time()
-        booster = lightgbm.Booster(given, data)
-        scores = {name: np.zeros(len(parts[name][1])) for name in ("val", "test")}
-        for epoch in range(epochs):
-            for _ in range(ROUNDS):
-                booster.update()
-            for name in scores:
-                scores[name] += booster.predict(
-                    parts[name][0], raw_score=True, start_iteration=epoch * ROUNDS, num_iteration=ROUNDS
-                )
-            wrongs = [float(((scores[name] > 0) != parts[name][1]).mean()) for name in ("val", "test")]
-            yield time.process_time() - began, wrongs[0], wrongs[1]
 
-    return params["leaves"], run()
+def visits_trees(folder: Path, params: Params, epochs: int, seed: int) -> Training:
+    """Boosted trees that estimate visits to doctors; their metric is the mean absolute error."""
+    given = {theirs: params[ours] for theirs, ours in TREES.items() if ours in params}
+    given |= {"objective": params["loss"], "max_depth": params["depth"], "max_bin": 255, "seed": seed}
+    given |= {theirs: params[ours] for theirs, ours in (("alpha", "delta"), ("tweedie_variance_power", "power"))
+              if ours in params}  # fmt: skip
+    given |= {"bagging_fraction": params["rows"], "bagging_freq": 1, "extra_trees": params["split"] == "random"}
+    is_logarithm = params["loss"] in {"poisson", "tweedie"}
+
+    def metric(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
+        off: np.ndarray = np.abs((np.exp(scores) if is_logarithm else scores) - y)
+        return off
+
+    return params["leaves"], boosted(visits(folder), given, [], metric, epochs)
 
 
 class SentenceNetwork(nn.Module):
@@ -254,7 +372,7 @@ def sentence_network(folder: Path, params: Params, epochs: int, seed: int) -> Tr
     """A network on sentences with a mood."""
     torch.manual_seed(seed)
     model = SentenceNetwork(params)
-    return size_of(model), trained(
+    return size_of(model), Trained(
         model, params, sentences(folder), epochs=epochs, seed=seed, loss=nn.functional.cross_entropy, metric=wrong
     )
 
@@ -296,7 +414,7 @@ def letter_network(folder: Path, params: Params, epochs: int, seed: int) -> Trai
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none").mean(dim=1)
 
-    return size_of(model), trained(
+    return size_of(model), Trained(
         model, params, letters(folder), epochs=epochs, seed=seed, loss=nn.functional.cross_entropy, metric=losses
     )
 
@@ -312,7 +430,7 @@ def digits_autoencoder(folder: Path, params: Params, epochs: int, seed: int) -> 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().mean(dim=1)
 
-    return size_of(model), trained(
+    return size_of(model), Trained(
         model, params, digits(folder), epochs=epochs, seed=seed, loss=nn.functional.mse_loss, metric=losses
     )
 
@@ -359,6 +477,52 @@ TASKS: dict[str, RealTask] = {
             "rows": Float(low=0.2, high=1.0).when(sampling="bagging"),
         }),
         epochs=20, metric="error", train=adult_trees,
+    ),
+    "digits_cnn": RealTask(
+        space=Space({
+            **optimizing("sgd", "adam", "adamw", batch=(8, 256)),
+            "width": Int(low=4, high=64, log=True),
+            "layers": Int(low=1, high=3),
+            "kernel": Categorical([1, 3, 5]),
+            "pool": Categorical(["max", "mean"]),
+            "normalize": Categorical([True, False]),
+            "dropout": Float(low=0.0, high=0.6),
+            "activation": Categorical(KINDS),
+            "label_smoothing": Float(low=0.0, high=0.2),
+            "schedule": Categorical(["constant", "cosine", "linear"]),
+        }),
+        epochs=20, metric="error", train=digits_cnn,
+    ),
+    "diamonds_network": RealTask(
+        space=Space({
+            **optimizing("sgd", "adam", "rmsprop", batch=(32, 1024)),
+            "width": Int(low=8, high=256, log=True),
+            "layers": Int(low=1, high=5),
+            "embedding": Int(low=1, high=8, log=True),
+            "normalize": Categorical([True, False]),
+            "dropout": Float(low=0.0, high=0.5),
+            "activation": Categorical(KINDS),
+            "loss": Categorical(["squared", "absolute", "huber"]),
+            "delta": Float(low=0.01, high=1.0, log=True).when(loss="huber"),
+        }),
+        epochs=15, metric="loss", train=diamonds_network,
+    ),
+    "visits_trees": RealTask(
+        space=Space({
+            "lr": Float(low=0.003, high=0.3, log=True),
+            "leaves": Int(low=3, high=255, log=True),
+            "depth": Int(low=2, high=12),
+            "rows_per_leaf": Int(low=2, high=300, log=True),
+            "columns": Float(low=0.3, high=1.0),
+            "rows": Float(low=0.3, high=1.0),
+            "l1": Float(low=1e-4, high=10.0, log=True),
+            "l2": Float(low=1e-4, high=10.0, log=True),
+            "split": Categorical(["best", "random"]),
+            "loss": Categorical(["regression", "huber", "poisson", "tweedie"]),
+            "delta": Float(low=0.1, high=10.0, log=True).when(loss="huber"),
+            "power": Float(low=1.05, high=1.95).when(loss="tweedie"),
+        }),
+        epochs=20, metric="loss", train=visits_trees,
     ),
     "sentences": RealTask(
         space=Space({
