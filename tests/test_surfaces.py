@@ -16,6 +16,7 @@ GONE = {
     "commands: * --share-on": "`launch --share-on` and `resume --share-on`",
     "environment variables: OTEL_*": "variables `OTEL_*`",
     "extras: otel": "the extra `otel`",
+    "pages: docs/search-experiments.md": "The page `docs/search-experiments.md`",
 }
 """Patterns of what was removed on purpose, such as `commands: ab*`, with words of its line under "Removed"."""
 

@@ -77,6 +77,9 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
         kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(
             live, milestone, is_last=is_last, is_baseline=live.is_baseline(trial)
         )
+        if kept and (forecast := live.account.forecast(trial)) is not None:
+            seconds = forecast.start_seconds + live.setup.epochs * forecast.epoch_seconds
+            live.account.will_repeat(trial.world_size * seconds)
     live.outbox.write(
         EpochMeasured(
             trial_id=trial.id,

@@ -46,7 +46,7 @@ LINK_PRIOR = Prior(
     length_scale=1.0, length_scale_sd=0.9, amplitude=1.0, amplitude_sd=0.9, noise=0.06, noise_sd=0.8, warp_sd=0.7
 )
 """Prior fitted like `START_PRIOR`, with more noise, so that warped inputs do not overfit the few trials that cross a
-link (docs/search-experiments.md)."""
+link (benchmarks/README.md)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

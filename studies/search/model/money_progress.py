@@ -19,7 +19,7 @@ GROWTH = 0.01
 class Progress:
     """Dollars spent, and the hypervolume when it last grew noticeably.
 
-    `grown_to` stays unchanged if an automatic reference point moves later (docs/search-experiments.md).
+    `grown_to` stays unchanged if an automatic reference point moves later (benchmarks/README.md).
     """
 
     spent_usd: float = 0.0
