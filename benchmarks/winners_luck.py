@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import sys
 import tempfile
@@ -29,6 +30,8 @@ from search_scoring import steps
 from automl.confirming import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
+from studies.control.machine.budget_account import MOST_REPEAT_SHARE
+from studies.control.testing_models import leaders
 from studies.records.records import NANO, ConfirmationRecord, Objective, StudyRecord
 from studies.results.pareto import archive, knee_of, least_ranges
 from studies.results.recommendation import ranked_points, recommended, takeable
@@ -41,6 +44,8 @@ from trainers.ranks.process_group import Group
 
 EPOCHS = 6
 CONFIGURATIONS, OF_A_STUDY = 48, 24
+BUDGET = 10.0
+"""Full trainings of a study."""
 SEARCHED, CONFIRMED, JUDGED = 1, 3, 3
 """Seeds with which a study trains, confirms, and with which this benchmark judges what was chosen."""
 SEEDS = SEARCHED + CONFIRMED + JUDGED
@@ -98,7 +103,9 @@ def trained(params: dict[str, Any], seed: int) -> list[Measurement]:
     return list(Trainer(spec, load_task("digits"), group=Group()).advance(EPOCHS))
 
 
-def searched(drawn: Sequence[dict[str, Any]], rows: Sequence[int], curves: Curves, number: int) -> SimulatedStudy:
+def searched(
+    drawn: Sequence[dict[str, Any]], rows: Sequence[int], curves: Curves, number: int, full_trials: float = BUDGET
+) -> SimulatedStudy:
     """Search among some configurations with the controller, sampler and pruner of any study, over what was trained."""
     runs = [curves[row, number % SEEDS] for row in rows]
     seconds = [list(itertools.accumulate(one.wall_seconds for one in run)) for run in runs]
@@ -116,26 +123,37 @@ def searched(drawn: Sequence[dict[str, Any]], rows: Sequence[int], curves: Curve
         arrays = {"params": params, "seconds": np.array(seconds), f"metric_{ERROR}": values}
         np.savez(path, meta_json=json.dumps(meta), **arrays)  # type: ignore[arg-type]
         table = read_table(path)
-    return simulate(table, objectives=OBJECTIVES, slots=2, budget_full_trials=10, seed=number)
+    return simulate(table, objectives=OBJECTIVES, slots=2, budget_full_trials=full_trials, seed=number)
 
 
-def confirmed(record: StudyRecord, rows: dict[int, int], curves: Curves, number: int) -> StudyRecord:
-    """Confirm what `automl confirm` would, with the study's own further seeds."""
+def confirmed(
+    record: StudyRecord, points: Sequence[tuple[int, int]], seeds: Sequence[int], rows: dict[int, int], curves: Curves
+) -> StudyRecord:
+    """Train models, by trial and epoch, again with seeds."""
     runs = [
         ConfirmationRecord(
-            trial=point.trial,
+            trial=trial,
             seed=seed,
-            epoch=point.epoch,
-            epochs=point.epoch,
-            metrics=curves[rows[point.trial], seed][point.epoch - 1].metrics,
+            epoch=epoch,
+            epochs=epoch,
+            metrics=curves[rows[trial], seed][epoch - 1].metrics,
             cost_nano_usd=0,
             checkpoint=None,
             confirmed_at=datetime.now(UTC),
         )
-        for point in chosen_points(record, [], EPOCHS)
-        for seed in seeds_of(number)[SEARCHED : SEARCHED + CONFIRMED]
+        for trial, epoch in points
+        for seed in seeds
     ]
     return replace(record, confirmations=tuple(runs))
+
+
+def rows_of(record: StudyRecord, drawn: Sequence[dict[str, Any]], chosen: Sequence[int]) -> dict[int, int]:
+    """The configuration of each trial."""
+    by_rate = {drawn[row]["learning_rate"]: row for row in chosen}
+    return {
+        trial.number or 0: by_rate[min(by_rate, key=lambda rate: abs(rate - float(trial.params["learning_rate"])))]  # type: ignore[arg-type]
+        for trial in record.started
+    }
 
 
 def seeds_of(number: int) -> list[int]:
@@ -144,31 +162,39 @@ def seeds_of(number: int) -> list[int]:
 
 
 def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[str, Any]:
-    """Search, confirm, and judge on the test part with seeds that nobody has seen."""
-    chosen = sorted(random.Random(number).sample(range(len(drawn)), OF_A_STUDY))
-    record = searched(drawn, chosen, curves, number).record
-    by_rate = {drawn[row]["learning_rate"]: row for row in chosen}
-    rows = {
-        trial.number or 0: by_rate[min(by_rate, key=lambda rate: abs(rate - float(trial.params["learning_rate"])))]  # type: ignore[arg-type]
-        for trial in record.started
-    }
-    after = confirmed(record, rows, curves, number)
+    """Search, confirm, and judge on the test part with seeds that nobody has seen.
 
-    def judged(point: Any) -> float:
-        seeds = seeds_of(number)[SEARCHED + CONFIRMED :]
-        return fmean(curves[rows[point.trial], seed][point.epoch - 1].metrics[TEST_PREFIX + ERROR] for seed in seeds)
+    Once more with `search.seeds`: the leaders are trained again for 30 % of the same budget.
+    """
+    chosen = sorted(random.Random(number).sample(range(len(drawn)), OF_A_STUDY))
+    fresh, unseen = seeds_of(number)[SEARCHED : SEARCHED + CONFIRMED], seeds_of(number)[SEARCHED + CONFIRMED :]
+    record = searched(drawn, chosen, curves, number).record
+    rows = rows_of(record, drawn, chosen)
+    points = [(one.trial, one.epoch) for one in chosen_points(record, [], EPOCHS)]
+    after = confirmed(record, points, fresh, rows, curves)
+
+    def judged(point: Any, rows: dict[int, int], name: str = TEST_PREFIX + ERROR) -> float:
+        return fmean(curves[rows[point.trial], seed][point.epoch - 1].metrics[name] for seed in unseen)
 
     lowest, best = (ranked_points(one, takeable(one))[0] for one in (record, after))
     taken = [found.point for one in (record, after) if (found := recommended(one)) is not None]
+    short = searched(drawn, chosen, curves, number, (1.0 - MOST_REPEAT_SHARE) * BUDGET).record
+    short_rows = rows_of(short, drawn, chosen)
+    repeated = recommended(confirmed(short, leaders(short), fresh[:1], short_rows, curves))
+    assert repeated is not None
+    told = repeated.confirmed["metrics"][ERROR]["mean"] if repeated.confirmed else math.nan
     return {
         "study": number,
         "lowest_validation": f"{lowest.trial}@{lowest.epoch}",
         "best_confirmed": f"{best.trial}@{best.epoch}",
         "validation_error": lowest.values[ERROR],
-        "lowest_validation_test_error": judged(lowest),
-        "best_confirmed_test_error": judged(best),
-        "recommended_test_error": judged(taken[0]),
-        "recommended_confirmed_test_error": judged(taken[1]),
+        "lowest_validation_test_error": judged(lowest, rows),
+        "best_confirmed_test_error": judged(best, rows),
+        "recommended_test_error": judged(taken[0], rows),
+        "recommended_confirmed_test_error": judged(taken[1], rows),
+        "recommended_luck": judged(taken[0], rows, ERROR) - taken[0].values[ERROR],
+        "with_seeds_test_error": judged(repeated.point, short_rows),
+        "with_seeds_luck": judged(repeated.point, short_rows) - told,
         "best_was_confirmed": any(one.trial == best.trial and one.epoch == best.epoch for one in after.confirmations),
         "best_is_finished": record.started[best.trial].state == "complete",
     }
@@ -183,10 +209,10 @@ def luck(studies: int) -> dict[str, Any]:
         curves[row, seed] = trained(drawn[row], seed)
     found = [study(drawn, curves, number) for number in range(studies)]
     gains = [one["lowest_validation_test_error"] - one["best_confirmed_test_error"] for one in found]
-    names = [name for name in found[0] if name.endswith("_error")]
+    names = [name for name in found[0] if name.endswith(("_error", "_luck"))]
     return {
         "studies": len(found),
-        **{name: fmean(one[name] for one in found) for name in names},
+        **{name: fmean(one[name] for one in found if math.isfinite(one[name])) for name in names},
         "gain": fmean(gains),
         "gain_standard_error": stdev(gains) / len(gains) ** 0.5,
         "changed": sum(one["lowest_validation"] != one["best_confirmed"] for one in found),

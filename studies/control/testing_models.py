@@ -89,20 +89,24 @@ def test_models(
             log.warning("%s was not measured on the test part: %s", name, last_line(one.failure))
 
 
-def repetitions(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
-    """Return the leaders' trainings with fresh seeds that are not done; each leader's first one comes first."""
+def leaders(record: StudyRecord) -> list[tuple[int, int]]:
+    """Return trials and epochs of the recommended model and of the best other models, one for each trial."""
     taken = recommended(record)
-    if taken is None or record.not_trained_here:
+    if taken is None:
         return []
     epochs: dict[int, int] = {}
     for point in (taken.point, *ranked_points(record, takeable(record))):
         epochs.setdefault(point.trial, point.epoch)
-    leaders = list(epochs.items())[:LEADERS]
+    return list(epochs.items())[:LEADERS]
+
+
+def repetitions(setup: StudySetup, record: StudyRecord) -> list[TrialSpec]:
+    """Return the leaders' trainings with fresh seeds that are not done; each leader's first one comes first."""
     done = {(one.trial, one.seed, one.epoch) for one in record.confirmations}
     wanted = [
         fresh_training(setup, record.started[trial], (epoch,), n)
         for n in range(setup.leader_seeds)
-        for trial, epoch in leaders
+        for trial, epoch in leaders(record)
     ]
     return [one for one in wanted if (one.trial, one.seed, *one.test_at) not in done]
 
