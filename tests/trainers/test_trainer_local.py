@@ -5,15 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
+from tests.support import optional
 from tests.support.served import free_port
 from tests.support.trainer_pool import HERE, run_trial, spec_of
 from tests.support.waiting import is_gone, wait_until
+from trainers.local.diagnostics import diagnosed
 from trainers.local.local_training import train_locally
-from trainers.protocol import LostError, TaskError
+from trainers.protocol import Diagnostics, LostError, Measurement, TaskError
 from trainers.ranks.process_group import Group
 
 SCRIPT = """
@@ -113,3 +117,32 @@ def test_no_rank_outlives_its_parent(tmp_path, sign):
         parent.communicate(timeout=120)
     assert parent.returncode == -sign
     wait_until(lambda: all(is_gone(rank) for rank in ranks), "not all ranks have ended")
+
+
+def test_tensorboard_gets_the_load_of_all_gpus(tmp_path, monkeypatch):
+    """MLflow's monitor, over a stand-in for NVIDIA's library with two GPUs."""
+    optional.module("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    nvml = SimpleNamespace(
+        NVMLError=Exception,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(used=1e6 * (index + 1), total=4e6),
+        nvmlDeviceGetUtilizationRates=lambda index: SimpleNamespace(gpu=40 + index),
+        nvmlDeviceGetPowerUsage=lambda _index: 1000,
+        nvmlDeviceGetEnforcedPowerLimit=lambda _index: 2000,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr("mlflow.system_metrics.metrics.gpu_monitor.pynvml", nvml, raising=False)
+    group = SimpleNamespace(rank=0, device=torch.device("cuda:0"))
+    with diagnosed(Diagnostics(tensorboard=str(tmp_path)), group) as saw:
+        for epoch in (1, 2):
+            saw(Measurement(epoch=epoch, metrics={"val_loss": 1.0}, wall_seconds=1.0))
+    written = EventAccumulator(str(tmp_path))
+    written.Reload()
+    for gpu in range(2):
+        points = [(one.step, one.value) for one in written.Scalars(f"system/gpu_{gpu}_utilization_percentage")]
+        assert points == [(1, 40 + gpu), (2, 40 + gpu)]
+        assert [one.value for one in written.Scalars(f"system/gpu_{gpu}_memory_usage_megabytes")] == [gpu + 1] * 2

@@ -4,7 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,7 +40,7 @@ def diagnosed(
         if wanted.tensorboard is None or group.rank != 0:
             yield lambda _measurement: None
         else:
-            yield _to_tensorboard(wanted.tensorboard, stack)
+            yield _to_tensorboard(wanted.tensorboard, stack, _gpu_monitor() if group.device.type == "cuda" else None)
 
 
 def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
@@ -51,7 +51,15 @@ def _rank_log(folder: str, trainer: Trainer, group: Group) -> BatchLog:
         raise TaskError(f"--rank-logs: {path} cannot be written ({error.strerror or error})") from None
 
 
-def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], None]:
+def _gpu_monitor() -> Any:
+    """Return MLflow's monitor of the load of this machine's GPUs; None if NVIDIA's library is missing."""
+    with suppress(Exception):
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+
+        return GPUMonitor()  # type: ignore[no-untyped-call]
+
+
+def _to_tensorboard(folder: str, stack: ExitStack, gpus: Any) -> Callable[[Measurement], None]:
     from torch.utils.tensorboard import SummaryWriter
 
     try:
@@ -61,7 +69,12 @@ def _to_tensorboard(folder: str, stack: ExitStack) -> Callable[[Measurement], No
     stack.callback(writer.close)
 
     def saw(measurement: Measurement) -> None:
-        for name, value in measurement.figures.items():
+        load: dict[str, float] = {}
+        if gpus is not None:
+            gpus.collect_metrics()
+            load = {f"system/{name}": value for name, value in gpus.aggregate_metrics().items()}
+            gpus.clear_metrics()
+        for name, value in (measurement.figures | load).items():
             writer.add_scalar(name, value, measurement.epoch)
         writer.flush()
 
