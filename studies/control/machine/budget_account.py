@@ -91,8 +91,8 @@ class BudgetAccount:
         return min(self._test_seconds, MOST_TEST_SHARE * self._clock.total_seconds) if self._clock else 0.0
 
     def will_repeat(self, slot_seconds: float) -> None:
-        """Reserve time to train the leaders again, by the slot-seconds of such a training."""
-        self._repeat_seconds = LEADERS * self._setup.leader_seeds * slot_seconds / self._setup.slots
+        """Reserve time to train leaders with all seeds, which takes `slot_seconds` for each seed."""
+        self._repeat_seconds = self._setup.leader_seeds * slot_seconds / self._setup.slots
 
     def seconds_to_repeat(self, now: float) -> float:
         """Return the seconds left to train leaders again; infinite without a deadline."""
