@@ -19,10 +19,11 @@ from automl.signals import draining_signals, private_files
 from automl.stored.open_store import from_store
 from automl.stored.reporting import refresh
 from reports.phrases import duration, plural, usd
+from search_spaces.drawing import fresh_seed
 from search_spaces.untrusted_text import last_line
 from studies.control.assembly import checkpoint_folder, setup_of
 from studies.control.files.orphans import mark_used
-from studies.control.machine.confirmation import ConfirmingMachine, Retrained, fresh_training, train_again
+from studies.control.machine.confirmation import ConfirmingMachine, Retrained, train_again
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.on_ray import RayPool
 from studies.gangs.pool_protocol import DrainRequested, PriceSet
@@ -41,6 +42,7 @@ from studies.storage.schema.engine import StoreError
 from studies.storage.study_store import Store
 from studies.storage.views.mirror import catch_up
 from studies.storage.writing.retrying import retry
+from trainers.checkpoints.locations import joined, trial_folder
 from trainers.protocol import OUR_METRICS, TEST_PREFIX, TrialSpec
 
 Say = Callable[[str], None]
@@ -214,9 +216,8 @@ def _planned(
         epochs[point.trial].add(point.epoch)
     plan = _Plan(record=record, prepared=prepared, points=points, specs=(), seeds=seeds)
     folder = checkpoint_folder(spec, prepared.base_folder, record.uid) if keeps_models else None
-    setup = _setup(prepared, prepared.place.slots)
     specs = [
-        fresh_training(setup, plan.trials[number], tuple(sorted(its_epochs)), n, folder)
+        _spec(_setup(prepared, prepared.place.slots), plan.trials[number], tuple(sorted(its_epochs)), n, folder)
         for number, its_epochs in epochs.items()
         for n in range(seeds)
     ]
@@ -226,6 +227,21 @@ def _planned(
 def _setup(prepared: Prepared, slots: int) -> StudySetup:
     place = replace(prepared.place, slots=slots)
     return setup_of(prepared.spec, place, Policy(pruner=NoPruner()), prepared.base_folder, None)
+
+
+def _spec(setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None) -> TrialSpec:
+    """Return the n-th confirmation training of a trial, up to the last of `epochs`."""
+    number = trial.number or 0
+    seed = fresh_seed("confirm", setup.seed, number, n)
+    return replace(
+        setup.trial_spec(number, trial.declared_params, trial.world_size),
+        proposed=trial.asked if setup.learns_space else None,
+        seed=seed,
+        test_at=epochs,
+        milestones=() if folder is None else epochs,
+        checkpoint_folder=None if folder is None else joined(folder, trial_folder(number, seed)),
+        checkpoint_every_seconds=math.inf,
+    )
 
 
 def _expected_seconds(

@@ -30,8 +30,6 @@ from search_scoring import steps
 from automl.confirming import chosen_points
 from search_spaces.parameters import Float, Int
 from search_spaces.space import Space
-from studies.control.machine.budget_account import MOST_REPEAT_SHARE
-from studies.control.testing_models import leaders
 from studies.records.records import NANO, ConfirmationRecord, Objective, StudyRecord
 from studies.results.pareto import archive, knee_of, least_ranges
 from studies.results.recommendation import ranked_points, recommended, takeable
@@ -46,6 +44,8 @@ EPOCHS = 6
 CONFIGURATIONS, OF_A_STUDY = 48, 24
 BUDGET = 10.0
 """Full trainings of a study."""
+LEADERS, REPEATED_SHARE = 3, 0.3
+"""Models that are trained again within the budget, and the share of the budget that is kept for it."""
 SEARCHED, CONFIRMED, JUDGED = 1, 3, 3
 """Seeds with which a study trains, confirms, and with which this benchmark judges what was chosen."""
 SEEDS = SEARCHED + CONFIRMED + JUDGED
@@ -164,7 +164,7 @@ def seeds_of(number: int) -> list[int]:
 def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[str, Any]:
     """Search, confirm, and judge on the test part with seeds that nobody has seen.
 
-    Once more with `search.seeds`: the leaders are trained again for 30 % of the same budget.
+    Once more for the same budget, of which `REPEATED_SHARE` trains the leaders again before one is recommended.
     """
     chosen = sorted(random.Random(number).sample(range(len(drawn)), OF_A_STUDY))
     fresh, unseen = seeds_of(number)[SEARCHED : SEARCHED + CONFIRMED], seeds_of(number)[SEARCHED + CONFIRMED :]
@@ -178,9 +178,12 @@ def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[
 
     lowest, best = (ranked_points(one, takeable(one))[0] for one in (record, after))
     taken = [found.point for one in (record, after) if (found := recommended(one)) is not None]
-    short = searched(drawn, chosen, curves, number, (1.0 - MOST_REPEAT_SHARE) * BUDGET).record
+    short = searched(drawn, chosen, curves, number, (1.0 - REPEATED_SHARE) * BUDGET).record
     short_rows = rows_of(short, drawn, chosen)
-    repeated = recommended(confirmed(short, leaders(short), fresh[:1], short_rows, curves))
+    epochs: dict[int, int] = {}
+    for point in ranked_points(short, takeable(short)):
+        epochs.setdefault(point.trial, point.epoch)
+    repeated = recommended(confirmed(short, list(epochs.items())[:LEADERS], fresh[:1], short_rows, curves))
     assert repeated is not None
     told = repeated.confirmed["metrics"][ERROR]["mean"] if repeated.confirmed else math.nan
     return {
@@ -193,8 +196,8 @@ def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[
         "recommended_test_error": judged(taken[0], rows),
         "recommended_confirmed_test_error": judged(taken[1], rows),
         "recommended_luck": judged(taken[0], rows, ERROR) - taken[0].values[ERROR],
-        "with_seeds_test_error": judged(repeated.point, short_rows),
-        "with_seeds_luck": judged(repeated.point, short_rows) - told,
+        "repeated_test_error": judged(repeated.point, short_rows),
+        "repeated_luck": judged(repeated.point, short_rows) - told,
         "best_was_confirmed": any(one.trial == best.trial and one.epoch == best.epoch for one in after.confirmations),
         "best_is_finished": record.started[best.trial].state == "complete",
     }

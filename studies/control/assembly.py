@@ -245,7 +245,6 @@ def setup_of(
         world_sizes=_searched_world_sizes(spec.space, pool.slots),
         autoscale=spec.resources.autoscale,
         learns_space=spec.search.learn_space,
-        leader_seeds=spec.search.seeds or 0,
         baselines=tuple(one.params for one in spec.baselines or () if one.params),
         python_path=(str(base_folder),),
         reference_point=reference,

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from studies.control.assembly import PoolSpec, advisor_of, assemble, checkpoint_folder, setup_of
 from studies.control.controller import Controller
@@ -24,7 +24,7 @@ from studies.control.files.orphans import (
 )
 from studies.control.machine.state import ENDS_BY_BUDGET, StudyMachine, has_more
 from studies.control.machine.study_setup import OwnLogging
-from studies.control.testing_models import repeat_leaders, test_models, test_specs
+from studies.control.testing_models import test_models, test_specs
 from studies.gangs.pool_protocol import DrainRequested, GangPool
 from studies.results import analysis
 from studies.search.model.size_model import SizeModel, nothing_counted
@@ -162,39 +162,18 @@ class Session:
         return machine.state == "closed" and machine.measures_at_end and self._drain_reason is None
 
     def _test_models(self, machine: StudyMachine) -> None:
-        setup, account, pool = machine.setup, machine.account, self._pool
-        while setup.leader_seeds and self._repeat_leaders(machine):
-            pass  # other models may lead by then
-        with self._measuring(machine) as place:
-            record, now = load_study(self._store, self._row.name), pool.now()
-            specs = test_specs(setup, record, account.explain_seconds(now))
-            if place and specs and self._drain_reason is None:
-                test_models(setup, record, specs, most_nano_usd=account.left_nano_usd(now), **place)
-            if place is not None:
-                self._close_pool()
-
-    def _repeat_leaders(self, machine: StudyMachine) -> bool:
-        with self._measuring(machine) as place:
-            left = machine.account.seconds_to_repeat(self._pool.now())
-            record = load_study(self._store, self._row.name)
-            return bool(place) and repeat_leaders(machine.setup, record, most_seconds=left, **place or {})
-
-    @contextmanager
-    def _measuring(self, machine: StudyMachine) -> Iterator[dict[str, Any] | None]:
-        """Hold a lease, since each keeps the times of one pool, and yield what `_trained` needs.
-
-        Yields an empty dictionary if the pool has changed, and None if another process holds the lease.
-        """
+        record, warm = load_study(self._store, self._row.name), machine.free_slots
+        specs = test_specs(machine.setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
-            yield None
             return
-        warm = machine.free_slots
-        with leases.kept(self._store, lease, on_stop=partial(self.drain, "stopped"), on_lost=self._stop_measuring):
-            yield {} if warm is None else {"pool": self._pool, "store": self._store, "lease": lease, "warm": warm}
-
-    def _stop_measuring(self) -> None:
-        self._pool.post(DrainRequested(reason="error", message="another controller has taken over this study"))
+        with leases.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
+            if specs and warm is not None:
+                test_models(
+                    machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,
+                    most_nano_usd=machine.left_nano_usd,
+                )  # fmt: skip
+            self._close_pool()
 
     def _close_pool(self) -> None:
         self._pool.close()

@@ -227,7 +227,6 @@ class SearchSpec(Section):
     """The sampler, which suggests configurations, and the pruner, which stops or pauses their trials.
 
     Attributes:
-        seeds: Trainings with fresh seeds of each leader at the end, within the budget.
         first_trials: Parameters of the first trials; missing parameters are drawn at random.
         learn_space: Whether trials may request parameters outside the space.
         advisor: Program that proposes configurations; the sampler `cokriging` compares them with its own.
@@ -238,9 +237,6 @@ class SearchSpec(Section):
         PrunerSpec, Field(description=f"{', '.join(PRUNERS)}, module:Object, or a mapping with name and options")
     ] = PrunerSpec()
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number from 0 to 4294967295")] = 0
-    seeds: Annotated[
-        int | None, Field(strict=True, ge=1, le=100, description="a whole number from 1 to 100, or null")
-    ] = None
     from_studies: Annotated[
         tuple[Annotated[str, Field(strict=True, min_length=1)], ...],
         Field(description="a list of studies: names in this store, or URL#NAME in another store or in Optuna's"),

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ import torch
 
 from automl.stored.open_store import kept_checkpoint
 from reports.recommending import recommendation_lines
-from studies.control.machine.budget_account import LEADERS
 from studies.records.records import StudyRecord
 from studies.results.analysis import archive
 from studies.results.baselines import baselines
@@ -119,20 +117,6 @@ def test_the_models_that_matter_are_measured_on_the_test_part_once_at_the_end(pl
     place.run("resume", "small", "--set", "budget.trials=4")
     again = assert_consistent(place, "small")
     assert [one for one in again.tests if (one.trial, one.epoch) in models] == list(record.tests)
-
-
-@pytest.mark.large
-def test_leaders_are_trained_again_within_the_budget_before_one_is_recommended(place: Workplace) -> None:
-    changes = {"search": {"seeds": 2}, "training": {"epochs": 3}, "budget": {"trials": 8, "usd": None, "hours": 0.1}}
-    found = place.json("launch", place.spec(DIGITS, **changes))["recommendation"]
-    record = assert_consistent(place, "small")
-    seeds = Counter((one.trial, one.epoch) for one in record.confirmations)
-    assert len(seeds) >= LEADERS
-    assert set(seeds.values()) == {2}
-    assert found["confirmed"]["seeds"] == seeds[found["trial"], found["epoch"]]
-    assert (found["trial"], found["epoch"]) in {(one.trial, one.epoch) for one in record.tests}
-    assert {charge.kind for charge in record.charges} >= {"confirm", "test"}
-    place.audit("small")
 
 
 def assert_one_story(place: Workplace, summary: dict[str, Any]) -> StudyRecord:

@@ -198,7 +198,7 @@ class SimulatedStudy:
         self.checkpoint_folder, self.faults = checkpoint_folder, faults or FaultsSpec()
         self.clock = 0.0
         self.study_id = 0
-        self.has_start_in_epoch, self.leader_seeds = False, 0
+        self.has_start_in_epoch = False
         self.on_commit: Callable[[StudyMachine], None] | None = None
         self.most_paused: int | None = None
         self.most_checkpoint_gib: float | None = None
@@ -322,7 +322,7 @@ class SimulatedStudy:
         reference = self.store.require("simulated").reference_point
         return StudySetup(
             study="simulated", objectives=self.objectives, task="digits", task_options={},
-            has_start_in_epoch=self.has_start_in_epoch, leader_seeds=self.leader_seeds,
+            has_start_in_epoch=self.has_start_in_epoch,
             training={"epochs": self.epochs}, epochs=self.epochs, milestones=milestones(self.epochs, 3, rungs),
             policy=self.policy, limits=limits, slots=self.slots, usd_per_slot_hour=self.price, seed=self.seed,
             checkpoint_folder=self.checkpoint_folder, faults=self.faults, reference_point=reference,

@@ -18,8 +18,6 @@ _LEAST_EXPLAINING_SECONDS = 0.5
 _SLOWER_RESTART = 2.0
 """Duration of a process's restart at the end, relative to the first start: other processes may end or start then."""
 MOST_TEST_SHARE = 0.2  # largest share of the budget that is kept to measure the chosen models at the end
-LEADERS = 3  # models that are trained again with fresh seeds at the end
-MOST_REPEAT_SHARE = 0.3  # largest share of the budget that is kept for it
 MOST_GUARD_SHARE = 0.02  # largest share of the budget that is given up by cutting an epoch before the deadline
 SAME_MOMENT_SECONDS = 1e-6  # largest difference of equal moments: the precision of seconds since 1970
 LEAST_FRACTION = 0.1  # smallest part of an epoch whose duration predicts the end of the epoch
@@ -41,7 +39,7 @@ class BudgetAccount:
         self._clock: BudgetClock | None = None
         self._late_seconds: deque[float] = deque(maxlen=LATE_TICKS)
         self._warm_up_seconds: float | None = None
-        self._test_seconds = self._repeat_seconds = 0.0
+        self._test_seconds = 0.0
 
     def open(self, now: float) -> None:
         """Start to charge slots."""
@@ -77,26 +75,14 @@ class BudgetAccount:
         """Time at which unfinished epochs are stopped, in seconds since 1970.
 
         The time left until the deadline is `cut_seconds`, or twice the longest recent delay of the regular check, plus
-        the time to train leaders again and to measure the chosen models.
+        the time to measure the chosen models.
         """
         if self._clock is None or self._clock.deadline == math.inf:
             return math.inf
         wanted = max(self._setup.cut_seconds, 2.0 * max(self._late_seconds, default=0.0))
         total = self._clock.total_seconds
-        repeating = min(self._repeat_seconds, MOST_REPEAT_SHARE * total)
-        return self._clock.deadline - min(wanted, MOST_GUARD_SHARE * total) - repeating - self._kept_test_seconds
-
-    @property
-    def _kept_test_seconds(self) -> float:
-        return min(self._test_seconds, MOST_TEST_SHARE * self._clock.total_seconds) if self._clock else 0.0
-
-    def will_repeat(self, slot_seconds: float) -> None:
-        """Reserve time to train leaders with all seeds, which takes `slot_seconds` for each seed."""
-        self._repeat_seconds = self._setup.leader_seeds * slot_seconds / self._setup.slots
-
-    def seconds_to_repeat(self, now: float) -> float:
-        """Return the seconds left to train leaders again; infinite without a deadline."""
-        return max(self.deadline - now - self._kept_test_seconds, 0.0)
+        kept = min(wanted, MOST_GUARD_SHARE * total) + min(self._test_seconds, MOST_TEST_SHARE * total)
+        return self._clock.deadline - kept
 
     def will_test(self, evaluation_seconds: float, *, has_test_part: bool, can_explain: bool) -> None:
         """Reserve time to measure and describe models at the end."""

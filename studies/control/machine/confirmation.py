@@ -1,4 +1,4 @@
-"""Repeats trainings with fresh seeds, with the search's state machine.
+"""Repeats trainings for `automl confirm`, with the search's state machine.
 
 It treats the trainings as trials that were paused before their first step. Only costs and measurements are stored, and
 no checkpoint for resuming: after a fault, a training starts over.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.drawing import fresh_seed
 from search_spaces.messages import RunError, StoppedError, listed
 from studies.control.controller import Controller, Rows
 from studies.control.machine import trial_endings
@@ -19,8 +18,6 @@ from studies.control.machine.study_setup import Command, DrainGang, StartGang, S
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
 from studies.money.budget import Limits
 from studies.records.records import CUMULATIVE_METRICS, NANO, ChargeKind, ResumeState, StoredTrial, TrialRecord
-from studies.search.policy import Policy
-from studies.search.pruners.none import NoPruner
 from studies.storage.writing.changes import (
     Change,
     Charged,
@@ -31,7 +28,6 @@ from studies.storage.writing.changes import (
     StudyChanged,
     TrialChanged,
 )
-from trainers.checkpoints.locations import joined, trial_folder
 from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
 PATIENCE_SECONDS = 60.0  # seconds without any training to wait for devices lost with their node
@@ -67,28 +63,8 @@ class _Training:
     seconds: float = 0.0
 
 
-def fresh_training(
-    setup: StudySetup, trial: TrialRecord, epochs: tuple[int, ...], n: int, folder: str | None = None
-) -> TrialSpec:
-    """Return the n-th training of a trial with a fresh seed, up to the last of `epochs`; `folder` gets its models."""
-    number = trial.number or 0
-    seed = fresh_seed("confirm", setup.seed, number, n)
-    return replace(
-        setup.trial_spec(number, trial.declared_params, trial.world_size),
-        proposed=trial.asked if setup.learns_space else None,
-        seed=seed,
-        test_at=epochs,
-        milestones=() if folder is None else epochs,
-        checkpoint_folder=None if folder is None else joined(folder, trial_folder(number, seed)),
-        checkpoint_every_seconds=math.inf,
-    )
-
-
 class ConfirmingMachine(StudyMachine):
-    """Runs trainings for at most `most_nano_usd` and `most_seconds`.
-
-    Raises PoolError if a training needs more ranks than slots.
-    """
+    """Runs trainings for at most `most_nano_usd`. Raises PoolError if a training needs more ranks than slots."""
 
     def __init__(
         self,
@@ -98,7 +74,6 @@ class ConfirmingMachine(StudyMachine):
         *,
         pool: GangPool,
         most_nano_usd: int | None = None,
-        most_seconds: float = math.inf,
         kind: ChargeKind = "confirm",
     ) -> None:
         widest = max((spec.world_size for spec in specs), default=0)
@@ -116,14 +91,9 @@ class ConfirmingMachine(StudyMachine):
         )  # fmt: skip
         setup = replace(
             setup,
-            policy=Policy(pruner=NoPruner()),
             objectives=(), constraints=(), reference_point={}, milestones=(), watched=(), baselines=(),
             epochs=max((max(spec.test_at) for spec in specs), default=1),
-            limits=Limits(
-                usd=None if most_nano_usd is None else most_nano_usd / NANO,
-                hours=None if most_seconds == math.inf else most_seconds / 3600,
-                trials=0,
-            ),
+            limits=Limits(usd=None if most_nano_usd is None else most_nano_usd / NANO, trials=0),
             most_paused=None, most_checkpoint_gib=None, on_lost_node="wait", cut_seconds=RESERVE_SECONDS,
         )  # fmt: skip
         self.done: dict[int, Retrained] = {}
@@ -288,7 +258,7 @@ def train_again(
             raise StoppedError(message, by_command=reason == "stopped")
         case "error":
             raise PoolError(machine.error or "the slots were taken away before all trainings ended")
-        case "budget_usd" | "budget_hours":
+        case "budget_usd":
             over = f"{len(machine.done)} of {len(machine.trials)} trainings have ended"
             raise SpentError(f"the money for the confirmation is used up: {over}. Give more money")
     return [machine.done[number] for number in sorted(machine.done)]

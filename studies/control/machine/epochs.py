@@ -3,11 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 
 from studies.control.files.kept_files import Milestone
 from studies.control.machine import trial_endings
-from studies.control.machine.budget_account import LEADERS
 from studies.control.machine.live_study import LiveStudy
 from studies.control.machine.live_trials import Paid, Trial
 from studies.records.records import NANO
@@ -79,8 +77,6 @@ def _write(live: LiveStudy, trial: Trial, measurement: Measurement, paid: Paid, 
         kept = is_feasible(trial.last_metrics, live.setup.constraints) and offer(
             live, milestone, is_last=is_last, is_baseline=live.is_baseline(trial)
         )
-        if kept and live.setup.leader_seeds:
-            live.account.will_repeat(_leaders_slot_seconds(live))
     live.outbox.write(
         EpochMeasured(
             trial_id=trial.id,
@@ -115,19 +111,6 @@ def hand_to_search(
         if violation := total_violation(metrics, setup.constraints):
             live.history.violations.setdefault(epoch, {})[trial.number] = violation
     return values
-
-
-def _leaders_slot_seconds(live: LiveStudy) -> float:
-    """Return the slot-seconds to train the best models, one for each trial, once more."""
-    epochs: dict[int, int] = {}
-    for one in sorted(live.keeper.archive, key=lambda one: one.values):
-        epochs.setdefault(one.trial_id, one.epoch)
-    seconds = 0.0
-    for trial_id, epoch in islice(epochs.items(), LEADERS):
-        trial = live.registry.by_id[trial_id]
-        if (forecast := live.account.forecast(trial)) is not None:
-            seconds += trial.world_size * (forecast.start_seconds + epoch * forecast.epoch_seconds)
-    return seconds
 
 
 def offer(live: LiveStudy, milestone: Milestone, *, is_last: bool, is_baseline: bool) -> bool:

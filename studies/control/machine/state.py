@@ -138,13 +138,18 @@ class StudyMachine:
 
     @property
     def measures_at_end(self) -> bool:
-        """Return whether models are trained again, measured or described after the search."""
-        return self._live.has_test_part or self._live.can_explain or self.setup.leader_seeds > 0
+        """Return whether models are measured or described after the search."""
+        return self._live.has_test_part or self._live.can_explain
 
     @property
-    def account(self) -> BudgetAccount:
-        """The budget, for what is trained and measured after the search."""
-        return self._live.account
+    def explain_seconds(self) -> float:
+        """Seconds for describing the recommended model's predictions."""
+        return self._live.account.explain_seconds(self.now)
+
+    @property
+    def left_nano_usd(self) -> int | None:
+        """Nano-dollars left of the budget; None without a deadline."""
+        return self._live.account.left_nano_usd(self.now)
 
     @property
     def free_slots(self) -> tuple[int, ...] | None:

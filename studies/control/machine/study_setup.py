@@ -89,7 +89,6 @@ class StudySetup:
     has_start_in_epoch: bool = False  # an attempt's first epoch may hold a program's start, which automl does not see
     learns_space: bool = False  # trials may request parameters that the space does not have
     baselines: tuple[Mapping[str, object], ...] = ()  # parameters of trials that no pruner pauses or stops
-    leader_seeds: int = 0  # trainings with fresh seeds of each leader at the end, within the budget
     own_logging: OwnLogging | None = None  # destination of the user code's own logging; None leaves it unchanged
     cut_seconds: float = 0.25  # time before the deadline at which epochs are cut, to notice, commit and kill in time
 

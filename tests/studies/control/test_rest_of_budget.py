@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from search_spaces.space import Space
-from studies.control.machine.budget_account import MOST_REPEAT_SHARE
 from studies.gangs.pool_protocol import Event, Measured, Progress
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.money.budget import Limits
@@ -60,24 +59,6 @@ def test_a_small_budget_is_spent_and_never_passed(tmp_path: Path, seconds: float
     record = checked(study)
     assert machine.stop_reason == f"budget_{limit}"
     assert 0.95 <= record.cost_nano_usd / NANO / usd <= 1.0
-
-
-def test_time_to_train_leaders_again_is_left(tmp_path: Path) -> None:
-    """As much as their trainings take, but at most a share of the budget."""
-    spent = {}
-    for seeds in (0, 1, 100):
-        study = SimulatedStudy(
-            tmp_path / str(seeds), slots=2, epochs=9, space=UNEVEN, curve=uneven_curve, policy=Policy(pruner=MoAsha()),
-            start_seconds=0.2, thaw_seconds=0.2, warm_up_seconds=1.0, faults=DAY,
-        )  # fmt: skip
-        study.leader_seeds = seeds
-        machine = study.run(Limits(hours=600 / 3600))
-        spent[seeds] = machine.spent_nano_usd / NANO / 1.2
-        left = machine.account.seconds_to_repeat(machine.now)
-        assert left == pytest.approx(600 * (1 - spent[seeds]), abs=0.1)
-    assert spent[0] > 0.99
-    assert 1 - MOST_REPEAT_SHARE < spent[1] < 0.99
-    assert 0.95 - MOST_REPEAT_SHARE < spent[100] <= 1 - MOST_REPEAT_SHARE
 
 
 def test_one_slow_gang_does_not_end_the_others(tmp_path: Path) -> None:
