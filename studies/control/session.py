@@ -163,15 +163,16 @@ class Session:
 
     def _test_models(self, machine: StudyMachine) -> None:
         record, warm = load_study(self._store, self._row.name), machine.free_slots
-        specs = test_specs(machine.setup, record, machine.explain_seconds)
+        setup = replace(machine.setup, usd_per_slot_hour=machine.usd_per_slot_hour)
+        specs = test_specs(setup, record, machine.explain_seconds)
         lease = leases.acquire(self._store, self._row.id)
         if isinstance(lease, leases.Holder):
             return
         with leases.kept(self._store, lease, on_stop=partial(self.drain, "stopped")):
             if specs and warm is not None:
                 test_models(
-                    machine.setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,
-                    most_nano_usd=machine.left_nano_usd,
+                    setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,
+                    most_seconds=machine.left_seconds,
                 )  # fmt: skip
             self._close_pool()
 

@@ -71,16 +71,16 @@ def test_models(
     store: Store,
     lease: Lease,
     warm: tuple[int, ...],
-    most_nano_usd: int | None,
+    most_seconds: float,
 ) -> None:
-    """Measure models on the free slots `warm` of an open pool, for at most `most_nano_usd`. Logs failures."""
+    """Measure models on the free slots `warm` of an open pool, for at most `most_seconds`. Logs failures."""
     for event in pool.wait(0.0):  # drop events of the study's gangs
         if isinstance(event, SlotsReady | SlotsLost):
             pool.post(event)
     ids = {number: record.started[number].id for number in {one.trial for one in specs}}
     undone = "not scored on the test part" if _has_test_part(record, specs[0].trial) else "not described in the report"
     try:
-        machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind="test")
+        machine = ConfirmingMachine(setup, specs, ids, pool=pool, most_seconds=most_seconds, kind="test")
         done = train_again(machine, pool, store, study_id=record.id, lease_token=lease.token, warm=warm)
     except SpentError:
         more = record.resume_with_more

@@ -107,14 +107,16 @@ def test_every_slot_second_is_charged_once_as_confirm() -> None:
     assert first.metrics == curve(spec(1).params, 1).metrics[-1]
 
 
+@pytest.mark.parametrize("limit", ["most_nano_usd", "most_seconds"])
 @pytest.mark.parametrize(("seconds", "over"), [(0.0, 0), (1.0, 0), (11.0, 2), (12.9, 2), (30.0, 3)])
-def test_trainings_end_before_they_cost_more_than_they_may(seconds: float, over: int) -> None:
+def test_trainings_end_before_they_take_more_than_they_may(seconds: float, over: int, limit: str) -> None:
     """Two slots at a cent a second train two side by side until 8 s, and the third until 13 s."""
     most, ended = round(2 * seconds * 10_000_000), list[Retrained]()
+    given: dict[str, Any] = {limit: most if limit == "most_nano_usd" else seconds}
     ledger, pool = Ledger(), SimulatedPool(curve, start_seconds=1.0, warm_up_seconds=3.0, opened_at=100.0)
     expected = nullcontext() if over == 3 else pytest.raises(SpentError, match=f"used up: {over} of 3 trainings have")
     with expected:
-        train(pool, spec(1), spec(2), spec(3, 2), to=ledger, on_end=ended.append, most_nano_usd=most)
+        train(pool, spec(1), spec(2), spec(3, 2), to=ledger, on_end=ended.append, **given)
     assert len(ended) == over
     assert ledger.cost_nano_usd <= most
 

@@ -454,8 +454,8 @@ def confirming_machine(
     slots: int = 2,
     faults: FaultsSpec | None = None,
     autoscale: bool = False,
-    most_nano_usd: int | None = None,
     kind: ChargeKind = "confirm",
+    **limits: Any,
 ) -> ConfirmingMachine:
     """A machine that trains specs again, for 36 dollars per slot and hour; each confirms the trial of its number."""
     setup = StudySetup(
@@ -464,4 +464,4 @@ def confirming_machine(
         checkpoint_folder="/nowhere", faults=faults or FaultsSpec(), autoscale=autoscale,
     )  # fmt: skip
     ids = {spec.trial: spec.trial for spec in specs}
-    return ConfirmingMachine(setup, specs, ids, pool=pool, most_nano_usd=most_nano_usd, kind=kind)
+    return ConfirmingMachine(setup, specs, ids, pool=pool, kind=kind, **limits)

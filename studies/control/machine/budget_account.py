@@ -100,12 +100,6 @@ class BudgetAccount:
         """Seconds to restart a killed process and start a trial in it."""
         return _SLOWER_RESTART * (self._warm_up_seconds or 0.0) + self.forecaster.start_seconds(1)
 
-    def left_nano_usd(self, now: float) -> int | None:
-        """Return the nano-dollars to spend until the deadline; None without deadline or price."""
-        if self._clock is None or self._clock.deadline == math.inf or not self._clock.nano_usd_per_second:
-            return None
-        return max(math.floor((self._clock.deadline - now) * self._clock.nano_usd_per_second), 0)
-
     def slots_ready(self, now: float) -> None:
         """Record how long the first processes took to start."""
         if self._warm_up_seconds is None and self._meter is not None:

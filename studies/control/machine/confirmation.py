@@ -64,7 +64,10 @@ class _Training:
 
 
 class ConfirmingMachine(StudyMachine):
-    """Runs trainings for at most `most_nano_usd`. Raises PoolError if a training needs more ranks than slots."""
+    """Runs trainings for at most `most_nano_usd` and `most_seconds`.
+
+    Raises PoolError if a training needs more ranks than slots.
+    """
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class ConfirmingMachine(StudyMachine):
         *,
         pool: GangPool,
         most_nano_usd: int | None = None,
+        most_seconds: float = math.inf,
         kind: ChargeKind = "confirm",
     ) -> None:
         widest = max((spec.world_size for spec in specs), default=0)
@@ -93,7 +97,11 @@ class ConfirmingMachine(StudyMachine):
             setup,
             objectives=(), constraints=(), reference_point={}, milestones=(), watched=(), baselines=(),
             epochs=max((max(spec.test_at) for spec in specs), default=1),
-            limits=Limits(usd=None if most_nano_usd is None else most_nano_usd / NANO, trials=0),
+            limits=Limits(
+                usd=None if most_nano_usd is None else most_nano_usd / NANO,
+                hours=None if most_seconds == math.inf else most_seconds / 3600,
+                trials=0,
+            ),
             most_paused=None, most_checkpoint_gib=None, on_lost_node="wait", cut_seconds=RESERVE_SECONDS,
         )  # fmt: skip
         self.done: dict[int, Retrained] = {}
@@ -258,7 +266,7 @@ def train_again(
             raise StoppedError(message, by_command=reason == "stopped")
         case "error":
             raise PoolError(machine.error or "the slots were taken away before all trainings ended")
-        case "budget_usd":
+        case "budget_usd" | "budget_hours":
             over = f"{len(machine.done)} of {len(machine.trials)} trainings have ended"
             raise SpentError(f"the money for the confirmation is used up: {over}. Give more money")
     return [machine.done[number] for number in sorted(machine.done)]

@@ -147,9 +147,14 @@ class StudyMachine:
         return self._live.account.explain_seconds(self.now)
 
     @property
-    def left_nano_usd(self) -> int | None:
-        """Nano-dollars left of the budget; None without a deadline."""
-        return self._live.account.left_nano_usd(self.now)
+    def left_seconds(self) -> float:
+        """Seconds left of the budget; infinite without a deadline."""
+        return max(self.deadline - self.now, 0.0)
+
+    @property
+    def usd_per_slot_hour(self) -> float:
+        """Current price of a slot."""
+        return self._live.account.usd_per_slot_hour
 
     @property
     def free_slots(self) -> tuple[int, ...] | None:

@@ -58,7 +58,8 @@ def test_a_start_is_as_dear_to_the_search_as_before(tmp_path: Path) -> None:
 
 def test_each_second_costs_the_price_of_its_time(tmp_path: Path) -> None:
     study, at, asked = SimulatedStudy(tmp_path, slots=SLOTS, price=BEFORE), list[float](), list[str]()
-    study.run(Limits(trials=20), before=setting_price(study, 60, AFTER, at))
+    machine = study.run(Limits(trials=20), before=setting_price(study, 60, AFTER, at))
+    assert machine.usd_per_slot_hour == AFTER
     record = study.record()
     sa.event.listen(study.store.engine, "before_cursor_execute", lambda *parts: asked.append(parts[2]))
     assert not money_findings(study)
