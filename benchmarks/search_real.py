@@ -47,8 +47,13 @@ def best_models(search: str, training: str, seed: int, minutes: float, data: Pat
             )
             for worker in range(PROCESSES[search])
         ]  # fmt: skip
-        for process in processes:
-            process.wait(60 * minutes + PATIENCE_SECONDS + (began - time.time()))
+        try:
+            codes = [process.wait(60 * minutes + PATIENCE_SECONDS + (began - time.time())) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        if any(codes):
+            raise RuntimeError(f"{search} of {training} ended with {codes}")
         lines = list(read_lines(path))
     found: dict[str, Any] = {"search": search, "training": training, "seed": seed, "epochs": len(lines)}
     for at in AT:
@@ -79,6 +84,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0:3", metavar="A:B")
     parser.add_argument("--minutes", type=float, default=2.0, help="time of each search")
     given = parser.parse_args()
+    if unknown := set(given.searches.split(",")) - set(PROCESSES):
+        parser.error(f"--searches: found {min(unknown)}, allowed: {', '.join(PROCESSES)}")
     lines = []
     for seed in range(*map(int, given.seeds.split(":"))):
         for training in given.trainings.split(","):

@@ -59,7 +59,7 @@ def schedule_of(params: Params, optimizer: torch.optim.Optimizer, steps: int) ->
 class Trained:
     """Trains in this process, and yields each epoch; a training that diverges yields NaN from there on.
 
-    Model, optimizer and schedule are all that a training needs to go on in another process.
+    With the states of model, optimizer and schedule, a training goes on in another process, with another shuffling.
 
     Args:
         loss: Function of outputs and targets that is minimised.

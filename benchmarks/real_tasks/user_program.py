@@ -2,7 +2,7 @@
 
     python -m real_tasks.user_program SEARCH TRAINING SEED SECONDS DATA
 
-appends each epoch to `epochs.jsonl` of the working folder, with the time of day. `optuna` is one of two processes that
+appends each epoch to the file that EPOCHS names, with the time of day. `optuna` is one of two processes that
 share a store; `ours` runs both slots by itself; `ours_objective` gives automl the objective of Optuna, unchanged.
 """
 

@@ -71,7 +71,8 @@ def _to_tensorboard(folder: str, stack: ExitStack, gpus: Any) -> Callable[[Measu
     def saw(measurement: Measurement) -> None:
         load: dict[str, float] = {}
         if gpus is not None:
-            gpus.collect_metrics()
+            with suppress(Exception):  # a GPU that gives no figures does not end the training
+                gpus.collect_metrics()
             load = {f"system/{name}": value for name, value in gpus.aggregate_metrics().items()}
             gpus.clear_metrics()
         for name, value in (measurement.figures | load).items():
