@@ -97,11 +97,11 @@ def _in_file(file: Path, name: str, text: str) -> Code:
     if not all(part.isidentifier() for part in parts):
         allowed = "a file that can be imported, with only letters, digits and _ in its name"
         raise SpecError(f"launch {text}", (), found(str(file), allowed))
-    _refuse_foreign(path, name, text)
+    refuse_foreign(path, name, f"launch {text}")
     return Code(task=f"{'.'.join(parts)}:{name}", folder=folder, given=text)
 
 
-def _refuse_foreign(path: Path, name: str, text: str) -> None:
+def refuse_foreign(path: Path, name: str, source: str) -> None:
     """Refuse a function that only `automl.search` can run: an Optuna objective, or a trainable of Ray Tune."""
     try:
         body = ast.parse(path.read_bytes()).body
@@ -120,7 +120,7 @@ def _refuse_foreign(path: Path, name: str, text: str) -> None:
         return
     call = f"if __name__ == '__main__': automl.search({name}, {more})"
     problem = f"{name} is {kind}, which only Python code can search. Put `{call}` into {path.name}, and run the file"
-    raise SpecError(f"launch {text}", (), problem)
+    raise SpecError(source, (), problem)
 
 
 def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:

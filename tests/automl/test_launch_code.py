@@ -225,6 +225,8 @@ def test_mistakes_are_one_line_and_exit_code_2(place, arguments, words):
 def test_functions_for_other_libraries_are_refused_with_the_call_that_searches_them(place, name, words):
     code, _, err = place.run(f"loops.py:{name}", "--dry-run")
     assert (code, words in err, f"automl.search({name}, " in err) == (2, True, True)
+    code, _, err = InProcess.run(place, "train", f"loops.py:{name}")
+    assert (code, words in err) == (2, True)
 
 
 def test_search_takes_the_space_that_a_function_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
