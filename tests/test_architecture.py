@@ -82,6 +82,7 @@ DOORS: dict[str, dict[str, str]] = {
     "mlflow": {"automl.exporting.mlflow_model": "models in its format",
                "automl.histories.trackers": "imports somebody's experiment",
                "automl.registry.registered": "its registry",
+               "trainers.local.diagnostics": "its monitor of GPUs",
                "studies.storage.views.mlflow_runs": "its home", "studies.storage.views.mlflow_connect": "its home",
                "studies.storage.views.mlflow_study": "its home"},
     "fastapi": {f"{SERVING}.app": "its home", "automl.service": "its home for studies",
