@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import optuna
 import yaml
 from json_lines import read_lines
 
@@ -29,11 +30,15 @@ HERE = Path(__file__).resolve().parent
 PROCESSES = {"ours": 1, "ours_objective": 1, "optuna": 2}
 AT = (25, 50, 100)
 PATIENCE_SECONDS = 60
+STUDY, STORE = "real", "optuna.db"
+"""Names that `user_program` loads."""
 
 
 def best_models(search: str, training: str, seed: int, minutes: float, data: Path) -> dict[str, Any]:
     """Run one search in a folder of its own; its best model after parts of the time, on validation and test."""
     with tempfile.TemporaryDirectory() as folder:
+        if search == "optuna":  # two processes must not create the tables at the same time
+            optuna.create_study(study_name=STUDY, storage=f"sqlite:///{folder}/{STORE}")
         path, began = Path(folder) / "epochs.jsonl", time.time()
         command = [sys.executable, "-m", "real_tasks.user_program", search, training]
         environment = os.environ | {

@@ -180,8 +180,9 @@ def study(drawn: Sequence[dict[str, Any]], curves: Curves, number: int) -> dict[
     taken = [found.point for one in (record, after) if (found := recommended(one)) is not None]
     short = searched(drawn, chosen, curves, number, (1.0 - REPEATED_SHARE) * BUDGET).record
     short_rows = rows_of(short, drawn, chosen)
-    epochs: dict[int, int] = {}
-    for point in ranked_points(short, takeable(short)):
+    leader, epochs = recommended(short), dict[int, int]()
+    assert leader is not None
+    for point in (leader.point, *ranked_points(short, takeable(short))):
         epochs.setdefault(point.trial, point.epoch)
     repeated = recommended(confirmed(short, list(epochs.items())[:LEADERS], fresh[:1], short_rows, curves))
     assert repeated is not None

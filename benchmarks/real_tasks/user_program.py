@@ -23,7 +23,7 @@ from json_lines import append_line
 import automl
 from real_tasks.networks import Trained
 from real_tasks.tasks import TASKS, RealTask, mnist_large_cnn
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+from search_spaces.parameters import Categorical, Float, Int, Parameter
 
 TRAININGS: dict[str, RealTask] = {
     "mnist": replace(TASKS["mnist_cnn"], train=mnist_large_cnn),
@@ -33,7 +33,6 @@ TRAININGS: dict[str, RealTask] = {
 NAME, SEED, SECONDS, DATA = sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5])
 TASK = TRAININGS[NAME]
 METRIC = f"val_{TASK.metric}"
-STORE = "sqlite:///optuna.db"
 
 
 def started(params: dict[str, Any], seed: int) -> Trained:
@@ -55,16 +54,6 @@ def train(trial: automl.Trial) -> None:
         trial.report(**{METRIC: next(measured)})
 
 
-def suggested(trial: optuna.Trial) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for name, entry in TASK.space.entries():
-        if not isinstance(entry, Conditional):
-            params[name] = suggestion(trial, name, entry)
-        elif entry.parent in params and entry.holds(params[entry.parent]):
-            params[name] = suggestion(trial, name, entry.parameter)
-    return params
-
-
 def suggestion(trial: optuna.Trial, name: str, entry: Parameter) -> Any:
     if isinstance(entry, Categorical):
         return trial.suggest_categorical(name, list(entry.choices))
@@ -75,8 +64,9 @@ def suggestion(trial: optuna.Trial, name: str, entry: Parameter) -> Any:
 
 
 def objective(trial: optuna.Trial) -> float:
+    params = TASK.space.walk(lambda name, parameter: suggestion(trial, name, parameter))
     validation = float("nan")
-    for step, validation in enumerate(epochs(started(suggested(trial), trial.number)), start=1):
+    for step, validation in enumerate(epochs(started(params, trial.number)), start=1):
         trial.report(validation, step)
         if trial.should_prune():
             raise optuna.TrialPruned
@@ -86,8 +76,8 @@ def objective(trial: optuna.Trial) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1] == "optuna":
-        study = optuna.create_study(
-            study_name="real", storage=STORE, load_if_exists=True,
+        study = optuna.load_study(
+            study_name="real", storage="sqlite:///optuna.db",
             sampler=optuna.samplers.TPESampler(seed=SEED, constant_liar=True),
             pruner=optuna.pruners.HyperbandPruner(min_resource=1, max_resource=TASK.epochs),
         )  # fmt: skip

@@ -172,7 +172,7 @@ class Session:
             if specs and warm is not None:
                 test_models(
                     setup, record, specs, pool=self._pool, store=self._store, lease=lease, warm=warm,
-                    most_seconds=machine.left_seconds,
+                    most_seconds=max(machine.deadline - self._pool.now(), 0.0),
                 )  # fmt: skip
             self._close_pool()
 

@@ -147,11 +147,6 @@ class StudyMachine:
         return self._live.account.explain_seconds(self.now)
 
     @property
-    def left_seconds(self) -> float:
-        """Seconds left of the budget; infinite without a deadline."""
-        return max(self.deadline - self.now, 0.0)
-
-    @property
     def usd_per_slot_hour(self) -> float:
         """Current price of a slot."""
         return self._live.account.usd_per_slot_hour
