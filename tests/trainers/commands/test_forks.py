@@ -37,6 +37,10 @@ def ended(folder, argv, modules=(), **environment):
     return statuses[0], (folder / "log").read_text()
 
 
+def texts_in(folder):
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file() and path.name != "log"}
+
+
 LIKE_A_NEW_INTERPRETER = {
     "its state": """
         import os, resource, signal, sys
@@ -60,6 +64,16 @@ LIKE_A_NEW_INTERPRETER = {
         threading.Thread(target=lambda: (time.sleep(0.2), print(sys.modules["__main__"] is me))).start()
         sys.stdout.write("not flushed ")
     """,
+    "files that are left open": """
+        import ctypes, json, sys
+        class Ends:
+            def __del__(self): print("freed", file=sys.stderr)
+        ends, own = Ends(), open("own.txt", "w")
+        json.mine, binary = open("shared.txt", "w"), open("binary", "wb")
+        own.write("a"), json.mine.write("b"), binary.write(b"c")
+        ctypes.CDLL(None).printf(b"from C ")
+    """,
+    "an output that nobody can write": "import os, sys; print('x'); os.close(1)",
     "processes": """
         import multiprocessing, pickle
         class Mine: pass
@@ -78,8 +92,10 @@ def test_a_fork_runs_and_ends_like_a_new_interpreter(tmp_path, case):
         ways += [["python", "-u", "./train.py"], ["python", "-m", "train", "x"]]
         ways.append(["python", "-c", (tmp_path / "train.py").read_text().replace("__file__", "0"), "y"])
     for argv in ways:
-        forked, cold = (ended(tmp_path, argv, modules) for modules in (["json", "random"], []))
-        assert (forked[0], *forked[1].splitlines()) == (cold[0], *cold[1].splitlines())
+        (status, output), written = ended(tmp_path, argv, ["json", "random"]), texts_in(tmp_path)
+        cold_status, cold_output = ended(tmp_path, argv)
+        assert (status, *output.splitlines()) == (cold_status, *cold_output.splitlines())
+        assert written == texts_in(tmp_path)
 
 
 def test_nothing_of_one_fork_is_in_the_next_and_their_random_numbers_differ(tmp_path):
