@@ -39,7 +39,7 @@ OURS = {
     "ours_command": "{command: [python, turnaround_command.py]}",
     "ours_command_warm": (
         "{command: [python, turnaround_command.py], preload: [trainers.local.local_training, rivals.workload, "
-        "studies.spec.study_spec, torch._dynamo, torch.onnx, torch.distributed.optim, studies.search.pruners.mo_asha]}"
+        "studies.spec.study_spec, torch._dynamo, torch.onnx, torch.distributed.optim, scipy.optimize]}"
     ),
 }
 """Our contestants, with the task that replaces that of turnaround.yaml."""

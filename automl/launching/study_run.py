@@ -76,7 +76,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
         prepared,
         watcher,
         counted=counting.sizes,
-        on_commit=_copying(
+        on_commit=_hurrying(
             views,
             watcher,
             FirstTrials(most / prepared.place.slots, command, watcher.warn),
@@ -88,6 +88,7 @@ def drive(store: Store, row: sa.Row[Any], prepared: Prepared, watcher: Watcher) 
     what_ends = "every trial ends its epoch and is paused"
     with private_files(), marked(row.uid), draining_signals(sessions.drain, watcher.say, what_ends, watcher.leave):
         try:
+            views.start()  # while the pool starts and cores are free, so that the first epochs appear soon
             with counting:
                 machine = sessions.run()
             caught_up = _wait_for_views(views, store, spec.study, ran=machine is not None)
@@ -220,20 +221,12 @@ def _write_report(record: StudyRecord, report: Path, watcher: Watcher) -> None:
         watcher.warn(f"the report could not be drawn ({type(error).__name__}: {error}); to try again: `automl report`")
 
 
-def _copying(
+def _hurrying(
     views: ViewsProcess, watcher: Watcher, *looking: FirstTrials | SharedFiles
 ) -> Callable[[StudyMachine], None]:
-    """Return a callback that starts the copies with the first epoch, and requests their last update at the last commit.
-
-    An earlier start would take processor time from the first trials' imports: a second of a start on two cores.
-    """
-    has_started = False
+    """Return a callback that requests the last update of the copies at the study's last commit."""
 
     def on_commit(machine: StudyMachine) -> None:
-        nonlocal has_started
-        if not has_started and any(trial.epochs_done for trial in machine.trials.values()):
-            has_started = True
-            views.start()
         if machine.finished and machine.stop_reason != "storage":  # a study that waits for its disk continues
             views.hurry()
         for one in looking:
@@ -245,9 +238,9 @@ def _copying(
 
 def _wait_for_views(views: ViewsProcess, store: Store, study: str, *, ran: bool) -> bool:
     """Wait until the copies in Optuna and MLflow are up to date, even if this launch trained nothing."""
-    if not ran and not any(lag(store, study).values()):
-        return True
-    if not views.is_running:
+    if not ran:
+        if not any(lag(store, study).values()):
+            return True
         views.start()
     return views.wait_until_caught_up(VIEWS_SECONDS)
 

@@ -207,8 +207,6 @@ def run_here(patch: pytest.MonkeyPatch, pool: LentPool | None) -> None:
 class ViewsInThisProcess:
     """Stands in for the process that keeps the views: mirrors the study here, once somebody waits for it."""
 
-    is_running = True
-
     def __init__(self, store_url: str, study: str) -> None:
         self._store_url, self._study = store_url, study
 

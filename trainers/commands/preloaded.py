@@ -8,7 +8,6 @@ arguments of `supervisor.py`, which runs in the fork and forks the program. This
 pipe ALIVE closes. It runs under the command's interpreter, and uses only the standard library.
 """
 
-import atexit
 import builtins
 import contextlib
 import ctypes
@@ -22,7 +21,6 @@ import runpy
 import signal
 import socket
 import sys
-import threading
 import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -35,7 +33,6 @@ _FORK_AWARE = ("jemalloc_bg_thd",)
 _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals for which the supervisor sets handlers."""
-_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class _Noting(dict[bytes, bytes]):
@@ -160,7 +157,6 @@ def _set_up(what: dict[str, Any], changes: dict[bytes, Any], handlers: dict[int,
 
 def _run(python: list[str]) -> NoReturn:
     """Run `python`, such as ["", "train.py", "--lr", "0.1"] or ["-m", "train"], and exit like an interpreter."""
-    imported = frozenset(sys.modules)
     how, *sys.argv = python
     if how:
         sys.argv[0] = how
@@ -179,10 +175,8 @@ def _run(python: list[str]) -> NoReturn:
             with io.open_code(path) as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
             exec(code, own.__dict__)  # noqa: S102 - its purpose
-    except SystemExit as end:
-        if end.code is not None and type(end.code) is not int:
-            raise
-        status = end.code or 0
+    except SystemExit:
+        raise
     except BaseException as error:
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
@@ -190,34 +184,7 @@ def _run(python: list[str]) -> NoReturn:
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         sys.excepthook = lambda *_: None
         raise
-    else:
-        status = 0
-    del own
-    _end(status, imported)
-
-
-def _end(status: int, imported: frozenset[str]) -> NoReturn:
-    """Exit like an interpreter, but without freeing `imported` modules, which would copy their memory pages.
-
-    Copying takes 0.4 s for torch and SciPy. Forks of Python's own `multiprocessing` end in this way, too.
-    """
-    threads: Any = threading
-    threads._shutdown()  # noqa: SLF001 - waits for threads, as an interpreter does
-    atexit._run_exitfuncs()  # noqa: SLF001 - an interpreter runs them, too
-    for file in [one for one in gc.get_objects() if type(one) in _WRITERS]:
-        with contextlib.suppress(OSError, ValueError):  # closed files, too
-            file.flush()
-    for name in {*sys.modules} - imported | {"__main__"}:
-        sys.modules.pop(name, None)
-    gc.collect()  # frees the program's own objects
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except Exception:  # noqa: BLE001 - a program may have put any object there
-            sys.exit(status)  # an interpreter reports the error
-    ctypes.CDLL(None).fflush(None)
-    os._exit(status & 0xFF)
+    sys.exit()
 
 
 if __name__ == "__main__":

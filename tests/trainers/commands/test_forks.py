@@ -65,13 +65,12 @@ LIKE_A_NEW_INTERPRETER = {
         sys.stdout.write("not flushed ")
     """,
     "files that are left open": """
-        import ctypes, json, sys
+        import json, sys
         class Ends:
             def __del__(self): print("freed", file=sys.stderr)
         ends, own = Ends(), open("own.txt", "w")
         json.mine, binary = open("shared.txt", "w"), open("binary", "wb")
         own.write("a"), json.mine.write("b"), binary.write(b"c")
-        ctypes.CDLL(None).printf(b"from C ")
     """,
     "an output that nobody can write": "import os, sys; print('x'); os.close(1)",
     "processes": """
