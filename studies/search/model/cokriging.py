@@ -5,14 +5,16 @@ and z_k the metric at rung k (`standardisation.Scale`):
 
     score(z_0) = m(x) + f_s(x) + e                       start; scores as in `NormalScores`, m(x) as in `transfer`
     d_0 = b + t (w'[1, z_0] + f_d(x) + e)                slope
-    z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k] + f_k(x) + e)                link k, with z_k and d_k standardised
+    z_{k+1} = z_k + a_k + s_k (w'[1, z_k, d_k, x] + f_k(x) + e)             link k, with z_k and d_k standardised
     d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)          slope of z in log epochs
 
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
 process is fitted on all trials that crossed its rungs, also pruned trials: pruning depends only on observed values, so
-values are missing at random, and the likelihood factorises over the links.
+values are missing at random, and the likelihood factorises over the links. Fewer trials cross later links, so the
+prior of a_k and s_k is the scale of the link before, and trends in x extrapolate from the trials that crossed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +32,12 @@ ENOUGH = 6
 """Number of increments that weigh as much as their prior."""
 RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
 """Prior increment of z per unit of log epoch, its standard deviation, and the range of the measured deviation."""
+FLATTENING = 0.85
+"""Expected ratio of increments per unit of log epoch, and of their deviations, between a link and the link before."""
 WEIGHT_SD = 0.5
 """Prior standard deviation of a link's weights on z and slope."""
+TREND_SD = 1.0
+"""Prior standard deviation of a link's weights on all parameters together."""
 CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
 """Largest absolute values of standardised targets and features."""
 SOFTENED = 0.05
@@ -144,8 +150,9 @@ class Chain:
             step = after - z
             length = float(self.logs[k + 1] - self.logs[k])
             self._increments[k] = scale = shrunk(Standardisation(rate * length, spread * length), step, ENOUGH)
+            rate, spread = FLATTENING * scale.centre / length, FLATTENING * scale.width / length
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
-            u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d))
+            u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d), data.x[crossed])
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
 
     def _condition(self, process: _Process, x: Array, u: Array, y: Array, *, order: Array, refit: bool) -> Posterior:
@@ -205,7 +212,7 @@ class Chain:
             innovation, gain = first[1], first[2]
         for k in range(rung_index, len(self._links)):
             step, length = self._increments[k], float(self.logs[k + 1] - self.logs[k])
-            u = _link_features(_clipped(self._z_feature[k], z), _clipped(self._d_feature[k], d))
+            u = _link_features(_clipped(self._z_feature[k], z), _clipped(self._d_feature[k], d), candidates.x)
             mean, variance = self._predicted(candidates, self._links[k], u)
             moved = step.inverse(mean)
             z, d = z + moved, moved / length
@@ -226,7 +233,7 @@ class Chain:
         """Return the derivatives of (z, d) at rung k + 1 by (z, d) at rung k; dz/dz is at least 0."""
         posterior = self._links[k].posterior
         assert posterior is not None  # noqa: S101 - `_predicted` has set it
-        _, by_z, by_d = WEIGHT_SD * posterior.weights * self._increments[k].width
+        _, by_z, by_d = WEIGHT_SD * posterior.weights[:3] * self._increments[k].width
         by_z = max(1.0 + by_z / self._z_feature[k].width, 0.0)
         by_d = by_d / self._d_feature[k].width
         return np.array([[by_z, by_d], [(by_z - 1.0) / length, by_d / length]])
@@ -243,6 +250,7 @@ def _clipped(scale: Standardisation[float], values: Array) -> Array:
     return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
 
 
-def _link_features(z: Array, d: Array) -> Array:
-    """Return the linear features of a step between rungs [m, 3], scaled for weights of about 1."""
-    return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d])
+def _link_features(z: Array, d: Array, x: Array) -> Array:
+    """Return the linear features of a step between rungs [m, 3 + D], scaled for weights of about 1."""
+    trend = TREND_SD / math.sqrt(x.shape[1]) * (2.0 * x - 1.0)
+    return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d, trend])

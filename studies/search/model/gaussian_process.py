@@ -199,11 +199,7 @@ class ConditionedPosterior:
     def predict(self, u: Array) -> tuple[Array, Array]:
         """Return mean and variance of y, including noise, at features u [m, F]."""
         mean = self.smooth_mean + u @ self.weights
-        variance = (
-            self.smooth_variance
-            - 2.0 * np.einsum("mf,mf->m", self.cross, u)
-            + np.einsum("mf,fg,mg->m", u, self.spread, u)
-        )
+        variance = self.smooth_variance + np.einsum("mf,mf->m", u @ self.spread - 2.0 * self.cross, u)
         return mean, np.maximum(variance, 1e-10) + self.noise
 
     def rows(self, chosen: Rows) -> "ConditionedPosterior":
