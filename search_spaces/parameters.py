@@ -95,7 +95,7 @@ class Float(_WithWhen):
     Attributes:
         log: Search on a log scale; requires `low` above 0.
         step: Distance between allowed values, counted from `low`; None allows all values.
-        prior: Expected good values; also accepts the mapping of the YAML form.
+        prior: Expected good values: a `Prior` or its YAML form, or weights of equal parts of the (log) range.
     """
 
     low: float
@@ -103,7 +103,7 @@ class Float(_WithWhen):
     _: KW_ONLY
     log: bool = False
     step: float | None = None
-    prior: Prior | None = None
+    prior: Prior | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", _finite(self.low, "low"))
@@ -149,7 +149,7 @@ class Int(_WithWhen):
     Attributes:
         log: Search on a log scale; requires `low` above 0.
         step: Distance between allowed values, counted from `low`; None is 1.
-        prior: Expected good values; also accepts the mapping of the YAML form.
+        prior: Expected good values, as for `Float`.
     """
 
     low: int
@@ -157,7 +157,7 @@ class Int(_WithWhen):
     _: KW_ONLY
     log: bool = False
     step: int | None = None
-    prior: Prior | None = None
+    prior: Prior | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         _whole(self.low, "low")
@@ -194,11 +194,11 @@ class Categorical(_WithWhen):
 
     Attributes:
         choices: None, bools, ints, finite floats and strings, all different under `==`: Optuna equates 1, 1.0 and True.
-        prior: Expected best choice; also accepts the mapping of the YAML form.
+        prior: Expected best choice: a `Prior` or its YAML form, or a weight for each choice.
     """
 
     choices: Sequence[Value]
-    prior: Prior | None = None
+    prior: Prior | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", _checked_values(self.choices, "choices"))
@@ -214,8 +214,7 @@ class Categorical(_WithWhen):
 
     def to_dict(self) -> dict[str, object]:
         """Return the YAML form."""
-        form: dict[str, object] = {"type": "categorical", "choices": list(self.choices)}
-        return form if self.prior is None else form | {"prior": self.prior.to_dict()}
+        return {"type": "categorical", "choices": list(self.choices), **_prior_dict(self)}
 
 
 Parameter = Float | Int | Categorical
@@ -298,29 +297,46 @@ def _range_dict(parameter: Float | Int) -> dict[str, object]:
         form["log"] = True
     if parameter.step is not None:
         form["step"] = parameter.step
-    if parameter.prior is not None:
-        form["prior"] = parameter.prior.to_dict()
-    return form
+    return form | _prior_dict(parameter)
+
+
+def _prior_dict(parameter: Float | Int | Categorical) -> dict[str, object]:
+    prior = parameter.prior
+    if prior is None:
+        return {}
+    return {"prior": prior.to_dict() if isinstance(prior, Prior) else list(prior)}
 
 
 _PRIOR_KEYS = ("center", "confidence")
 
 
-def _checked_prior(parameter: Float | Int | Categorical) -> Prior | None:
-    """Return the prior, read from its YAML form if needed. Raises SpaceError for a wrong centre."""
+def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float, ...] | None:
+    """Return the prior, read from its YAML form if needed. Raises SpaceError for a wrong centre or weight."""
+    prior = parameter.prior
     try:
-        prior = parameter.prior if isinstance(parameter.prior, Prior | None) else _read_prior(parameter.prior)
         if prior is None:
             return None
+        if isinstance(prior, list | tuple):
+            return _checked_weights(parameter, prior)
+        prior = prior if isinstance(prior, Prior) else _read_prior(prior)
         _check_center(parameter, prior.center)
     except SpaceError as error:
         raise error.under("prior") from None
     return prior
 
 
+def _checked_weights(parameter: Float | Int | Categorical, weights: Sequence[object]) -> tuple[float, ...]:
+    if isinstance(parameter, Categorical) and len(weights) != len(parameter.choices):
+        raise SpaceError(f"found {len(weights)} weights, allowed: one for each of {len(parameter.choices)} choices")
+    numbers = tuple(_finite(weight, str(index)) for index, weight in enumerate(weights))
+    if min(numbers, default=-1.0) < 0 or not 0 < sum(numbers) < math.inf:
+        raise SpaceError(found(list(weights), "weights of at least 0, one of them above 0"))
+    return numbers
+
+
 def _read_prior(form: object) -> Prior:
     if not isinstance(form, Mapping):
-        raise SpaceError(found(form, "a mapping with center and, optionally, confidence"))
+        raise SpaceError(found(form, "a mapping with center and, optionally, confidence, or a list of weights"))
     for key in form:
         if key not in _PRIOR_KEYS:
             raise SpaceError(found(key, f"the keys {listed(_PRIOR_KEYS)}", nearest(key, _PRIOR_KEYS)), (str(key),))

@@ -22,10 +22,14 @@ def finite_floats() -> st.SearchStrategy[float]:
 
 
 @st.composite
-def priors(draw: st.DrawFn, centers: st.SearchStrategy[Value]) -> dict[str, object]:
-    """The key `prior`, or nothing."""
-    if draw(st.booleans()):
+def priors(draw: st.DrawFn, centers: st.SearchStrategy[Value], parts: int | None = None) -> dict[str, object]:
+    """The key `prior`, or nothing; `parts` is the number of weights, None for any number."""
+    kind = draw(st.sampled_from(["none", "center", "weights"]))
+    if kind == "none":
         return {}
+    if kind == "weights":
+        weights = st.lists(st.floats(0.125, 9.0), min_size=parts or 1, max_size=parts or 6)
+        return {"prior": draw(weights)}
     prior: dict[str, object] = {"center": draw(centers)}
     confidence = draw(st.sampled_from(["low", "medium", "high"]))
     return {"prior": prior if confidence == "medium" else {**prior, "confidence": confidence}}
@@ -63,7 +67,7 @@ def categorical_forms() -> st.SearchStrategy[dict[str, object]]:
     # Equal in Python's sense counts as doubled, hence the key.
     choices = st.lists(value, min_size=1, max_size=5, unique_by=lambda v: v if isinstance(v, str | None) else float(v))
     return choices.flatmap(
-        lambda values: priors(st.sampled_from(values)).map(
+        lambda values: priors(st.sampled_from(values), len(values)).map(
             lambda prior: {"type": "categorical", "choices": values, **prior}
         )
     )

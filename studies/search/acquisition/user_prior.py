@@ -2,8 +2,9 @@
 
 p(u) = product over parameters i of (1 - UNIFORM) N(u_i; centre_i, sd_i) + UNIFORM, with coordinates u_i in the unit
 cube and N truncated to it. The centre of a categorical parameter has a fixed probability; its other choices share the
-rest. The uniform part limits the harm of a wrong prior. First trials are drawn from the prior. After n trials,
-p(u)^(BETA / n) weights the acquisition function: piBO (Hvarfner et al. 2022, arXiv 2204.11051).
+rest. A list of weights replaces N by a histogram. The uniform part limits the harm of a wrong prior. First trials are
+drawn from the prior. After n trials, p(u)^(BETA / n) weights the acquisition function: piBO (Hvarfner et al. 2022,
+arXiv 2204.11051).
 """
 
 import math
@@ -14,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.special import ndtr
 
-from search_spaces.parameters import Categorical, Conditional
+from search_spaces.parameters import Categorical, Conditional, Parameter, Prior
 from search_spaces.space import Space
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.arrays import Array
@@ -51,16 +52,18 @@ class _Number:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    probabilities: tuple[float, ...]
+class _Parts:
+    """Probabilities of equal parts of the coordinate: choices, or a histogram."""
+
+    probabilities: Array
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         chosen = rng.choice(len(self.probabilities), size=count, p=self.probabilities)
-        return (chosen + 0.5) / len(self.probabilities)
+        return (chosen + rng.random(count)) / len(self.probabilities)
 
     def density(self, units: Array) -> Array:
         chosen = np.clip(np.nan_to_num(units) * len(self.probabilities), 0, len(self.probabilities) - 1).astype(int)
-        density: Array = len(self.probabilities) * np.asarray(self.probabilities)[chosen]
+        density: Array = len(self.probabilities) * self.probabilities[chosen]
         return density
 
 
@@ -69,17 +72,20 @@ class UserPrior:
 
     def __init__(self, space: Space, recipe: TrainingRecipe | None = None) -> None:
         self._encoder, self._recipe = Encoder(space), recipe or None
-        self._axes: dict[int, _Number | _Choice] = {}
+        self._axes: dict[int, _Number | _Parts] = {}
         for axis, (name, entry) in enumerate(space.entries()):
             parameter = entry.parameter if isinstance(entry, Conditional) else entry
             if parameter.prior is None:
                 continue
-            centre = self._encoder.unit(name, parameter.prior.center)
-            confidence = parameter.prior.confidence
-            if isinstance(parameter, Categorical):
-                self._axes[axis] = _choice(int(centre * len(parameter.choices)), len(parameter.choices), confidence)
-            else:
-                self._axes[axis] = _Number(centre, SD[confidence])
+            self._axes[axis] = self._of(name, parameter, parameter.prior)
+
+    def _of(self, name: str, parameter: Parameter, prior: Prior | Sequence[float]) -> _Number | _Parts:
+        if not isinstance(prior, Prior):
+            return _Parts(np.array(prior) / sum(prior))
+        centre = self._encoder.unit(name, prior.center)
+        if isinstance(parameter, Categorical):
+            return _choice(int(centre * len(parameter.choices)), len(parameter.choices), prior.confidence)
+        return _Number(centre, SD[prior.confidence])
 
     def __bool__(self) -> bool:
         return bool(self._axes or self._recipe)
@@ -135,8 +141,8 @@ def faded(density: Array, trials: int) -> Array:
     return density ** (BETA / max(trials, 1))
 
 
-def _choice(centre: int, count: int, confidence: str) -> _Choice:
-    if count == 1:
-        return _Choice((1.0,))
+def _choice(centre: int, count: int, confidence: str) -> _Parts:
     at_centre = max(AT_CENTRE[confidence], 1.0 / count)
-    return _Choice(tuple(at_centre if i == centre else (1.0 - at_centre) / (count - 1) for i in range(count)))
+    probabilities = np.full(count, (1.0 - at_centre) / max(count - 1, 1))
+    probabilities[centre] = at_centre if count > 1 else 1.0
+    return _Parts(probabilities)

@@ -60,6 +60,13 @@ def test_python_and_yaml_form_are_one() -> None:
         ({**RATE, "prior": {"center": True}}, "x.prior.center", "found true"),
         ({**RATE, "prior": {"center": math.nan}}, "x.prior.center", "found nan"),
         ({**RATE, "prior": 0.1}, "x.prior", "found 0.1, allowed: a mapping with center"),
+        ({**RATE, "prior": []}, "x.prior", "found [], allowed: weights of at least 0, one of them above 0"),
+        ({**RATE, "prior": [0, 0]}, "x.prior", "found [0, 0], allowed: weights of at least 0"),
+        ({**RATE, "prior": [2, -1]}, "x.prior", "found [2, -1], allowed: weights of at least 0"),
+        ({**RATE, "prior": [1, "2"]}, "x.prior.1", "found '2', allowed: a finite number"),
+        ({**RATE, "prior": [1, math.inf]}, "x.prior.1", "found inf, allowed: a finite number"),
+        ({"type": "categorical", "choices": ["sgd", "adamw"], "prior": [1, 2, 3]}, "x.prior",
+         "found 3 weights, allowed: one for each of 2 choices"),
         ({**RATE, "prior": {}}, "x.prior.center", "the value is missing"),
         ({**RATE, "prior": {"center": 0.1, "confidence": "sure"}}, "x.prior.confidence", "allowed: low, medium, high"),
         ({**RATE, "prior": {"centre": 0.1}}, "x.prior.centre", "did you mean 'center'?"),
@@ -102,6 +109,28 @@ def test_densities_are_densities_and_fade() -> None:
     assert faded(density, 2).max() > 2.0
     choices = Space.from_dict({"x": {"type": "categorical", "choices": [1, 2], "prior": {"center": 2}}})
     assert UserPrior(choices).density([{"x": 1}, {"x": 2}]).mean() == pytest.approx(1.0)
+
+
+def test_weights_are_a_histogram_on_the_scale_of_the_range() -> None:
+    space = Space(
+        {
+            "rate": Float(1e-4, 1.0, log=True, prior=[0, 3, 1, 0]),
+            "width": Int(1, 64, prior=[1, 0]),
+            "optimizer": Categorical(["sgd", "adam", "adamw"], prior=[1, 0, 3]),
+        }
+    )
+    assert Space.from_dict(space.to_dict()) == space
+    assert space.to_dict()["optimizer"]["prior"] == [1.0, 0.0, 3.0]
+    prior = UserPrior(space)
+    drawn = [prior.drawn(seed) for seed in range(2000)]
+    decades = np.array([math.floor(math.log10(float(one["rate"]))) for one in drawn])  # type: ignore[arg-type]
+    shares = [float(np.mean(decades == decade)) for decade in (-4, -3, -2, -1)]
+    assert shares == pytest.approx([0.0625, 0.625, 0.25, 0.0625], abs=0.04)
+    assert np.mean([int(one["width"]) > 32 for one in drawn]) == pytest.approx(0.125, abs=0.03)  # type: ignore[arg-type]
+    assert np.mean([one["optimizer"] == "adam" for one in drawn]) == pytest.approx(UNIFORM / 3, abs=0.03)
+    alone = UserPrior(Space({"rate": Float(1e-4, 1.0, log=True, prior=[0, 3, 1, 0])}))
+    density = alone.density([{"rate": rate} for rate in (3e-4, 3e-3, 3e-2, 0.3)])
+    assert density == pytest.approx([0.25, 0.25 + 0.75 * 3, 0.25 + 0.75, 0.25])
 
 
 def test_a_parameter_that_does_not_exist_and_a_space_without_priors_have_no_say() -> None:
