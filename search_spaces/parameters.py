@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 from search_spaces.messages import UserError, found, listed, nearest, shown
@@ -316,8 +317,8 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float,
     try:
         if prior is None:
             return None
-        if isinstance(prior, list | tuple):
-            return _checked_weights(parameter, prior)
+        if (isinstance(prior, Sequence) and not isinstance(prior, str)) or hasattr(prior, "tolist"):  # of numpy
+            return _checked_weights(parameter, tuple(prior))
         prior = prior if isinstance(prior, Prior) else _read_prior(prior)
         _check_center(parameter, prior.center)
     except SpaceError as error:
@@ -325,13 +326,16 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float,
     return prior
 
 
-def _checked_weights(parameter: Float | Int | Categorical, weights: Sequence[object]) -> tuple[float, ...]:
+def _checked_weights(parameter: Float | Int | Categorical, weights: tuple[object, ...]) -> tuple[float, ...]:
     if isinstance(parameter, Categorical) and len(weights) != len(parameter.choices):
         raise SpaceError(f"found {len(weights)} weights, allowed: one for each of {len(parameter.choices)} choices")
-    numbers = tuple(_finite(weight, str(index)) for index, weight in enumerate(weights))
-    if min(numbers, default=-1.0) < 0 or not 0 < sum(numbers) < math.inf:
-        raise SpaceError(found(list(weights), "weights of at least 0, one of them above 0"))
-    return numbers
+    for index, weight in enumerate(weights):
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight < math.inf:
+            raise SpaceError(found(weight, "a weight: a finite number, at least 0"), (str(index),))
+    largest = max(map(float, weights), default=0.0)  # type: ignore[arg-type]
+    if not 0 < largest < math.inf:
+        raise SpaceError(found(list(weights), "weights, at least one of them above 0"))
+    return tuple(float(weight) for weight in weights)  # type: ignore[arg-type]
 
 
 def _read_prior(form: object) -> Prior:

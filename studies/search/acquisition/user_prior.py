@@ -81,7 +81,8 @@ class UserPrior:
 
     def _of(self, name: str, parameter: Parameter, prior: Prior | Sequence[float]) -> _Number | _Parts:
         if not isinstance(prior, Prior):
-            return _Parts(np.array(prior) / sum(prior))
+            weights = np.array(prior) / max(prior)
+            return _Parts(weights / weights.sum())
         centre = self._encoder.unit(name, prior.center)
         if isinstance(parameter, Categorical):
             return _choice(int(centre * len(parameter.choices)), len(parameter.choices), prior.confidence)
@@ -132,7 +133,7 @@ class UserPrior:
             density *= self._recipe.density_of_rest(units)
         for axis, prior in self._axes.items():
             own = (1.0 - UNIFORM) * prior.density(units[:, axis]) + UNIFORM
-            density *= np.where(np.isnan(own), 1.0, own)
+            density *= np.where(np.isnan(units[:, axis]), 1.0, own)
         return density
 
 

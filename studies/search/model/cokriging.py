@@ -11,7 +11,7 @@ and z_k the metric at rung k (`standardisation.Scale`):
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
 process is fitted on all trials that crossed its rungs, also pruned trials: pruning depends only on observed values, so
 values are missing at random, and the likelihood factorises over the links. Fewer trials cross later links, so the
-prior of a_k and s_k is the scale of the link before, and trends in x extrapolate from the trials that crossed.
+prior of a_k and s_k is the scale of the link before (of all links for the first), and trends in x extrapolate from the trials that crossed.
 """
 
 import math
@@ -30,14 +30,14 @@ MOST_FITTED, MOST_CONDITIONED = 200, 220
 """Largest number of points for fitting hyperparameters, and for the posterior."""
 ENOUGH = 6
 """Number of increments that weigh as much as their prior."""
-RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.03, 1.0)
+RATE, SPREAD, SPREAD_RANGE = -0.1, 0.2, (0.01, 1.0)
 """Prior increment of z per unit of log epoch, its standard deviation, and the range of the measured deviation."""
 FLATTENING = 0.85
 """Expected ratio of increments per unit of log epoch, and of their deviations, between a link and the link before."""
 WEIGHT_SD = 0.5
 """Prior standard deviation of a link's weights on z and slope."""
 TREND_SD = 1.0
-"""Prior standard deviation of a link's weights on all parameters together."""
+"""Prior standard deviation of a link's weights on all columns of x together."""
 CLIP_INCREMENT, CLIP_FEATURE = 5.0, 4.0
 """Largest absolute values of standardised targets and features."""
 SOFTENED = 0.05
@@ -140,7 +140,7 @@ class Chain:
         rates = (np.diff(data.z, axis=1) / np.diff(self.logs)).ravel()
         rates = rates[~np.isnan(rates)]
         common = shrunk(Standardisation(RATE, SPREAD), rates, ENOUGH)
-        rate, spread = common.centre, min(max(common.width, SPREAD_RANGE[0]), SPREAD_RANGE[1])
+        rate, spread = common.centre, _in_range(common.width)
         for k, link in enumerate(self._links):
             here = ~np.isnan(data.z[:, k])
             self._z_feature[k] = by_mean(data.z[here, k], SOFTENED)
@@ -150,7 +150,7 @@ class Chain:
             step = after - z
             length = float(self.logs[k + 1] - self.logs[k])
             self._increments[k] = scale = shrunk(Standardisation(rate * length, spread * length), step, ENOUGH)
-            rate, spread = FLATTENING * scale.centre / length, FLATTENING * scale.width / length
+            rate, spread = FLATTENING * scale.centre / length, _in_range(FLATTENING * scale.width / length)
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
             u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d), data.x[crossed])
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
@@ -246,11 +246,15 @@ class Chain:
         return candidates.at(process.key, process.posterior).predict(u)
 
 
+def _in_range(spread: float) -> float:
+    return min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1])
+
+
 def _clipped(scale: Standardisation[float], values: Array) -> Array:
     return np.clip(scale.of(values), -CLIP_FEATURE, CLIP_FEATURE)
 
 
 def _link_features(z: Array, d: Array, x: Array) -> Array:
     """Return the linear features of a step between rungs [m, 3 + D], scaled for weights of about 1."""
-    trend = TREND_SD / math.sqrt(x.shape[1]) * (2.0 * x - 1.0)
+    trend = TREND_SD / math.sqrt(max(x.shape[1], 1)) * (2.0 * x - 1.0)
     return np.column_stack([np.ones(len(z)), WEIGHT_SD * z, WEIGHT_SD * d, trend])

@@ -1,7 +1,7 @@
 """Forecasts the last values of shortened trainings from their learning curves alone, without parameters.
 
-The model is `studies.search.model.cokriging` without Gaussian processes: each step between rungs is a Bayesian linear
-regression on the curve so far, with the most probable noise variance (Bishop 2006, section 3.5).
+The model is simpler than `studies.search.model.cokriging`: each step between rungs is a Bayesian linear regression on
+the curve so far, with the most probable noise variance (Bishop 2006, section 3.5).
 
     z_{k+1} = z_k + a_k + s_k (w'[1, ~z_k, ~d_k] + e),   d_{k+1} = (z_{k+1} - z_k) / (L_{k+1} - L_k)
 

@@ -60,11 +60,13 @@ def test_python_and_yaml_form_are_one() -> None:
         ({**RATE, "prior": {"center": True}}, "x.prior.center", "found true"),
         ({**RATE, "prior": {"center": math.nan}}, "x.prior.center", "found nan"),
         ({**RATE, "prior": 0.1}, "x.prior", "found 0.1, allowed: a mapping with center"),
-        ({**RATE, "prior": []}, "x.prior", "found [], allowed: weights of at least 0, one of them above 0"),
-        ({**RATE, "prior": [0, 0]}, "x.prior", "found [0, 0], allowed: weights of at least 0"),
-        ({**RATE, "prior": [2, -1]}, "x.prior", "found [2, -1], allowed: weights of at least 0"),
-        ({**RATE, "prior": [1, "2"]}, "x.prior.1", "found '2', allowed: a finite number"),
-        ({**RATE, "prior": [1, math.inf]}, "x.prior.1", "found inf, allowed: a finite number"),
+        ({**RATE, "prior": []}, "x.prior", "found [], allowed: weights, at least one of them above 0"),
+        ({**RATE, "prior": [0, 0]}, "x.prior", "found [0, 0], allowed: weights, at least one"),
+        ({**RATE, "prior": [2, -1]}, "x.prior.1", "found -1, allowed: a weight: a finite number, at least 0"),
+        ({**RATE, "prior": [1, "2"]}, "x.prior.1", "found '2', allowed: a weight"),
+        ({**RATE, "prior": [True, 1]}, "x.prior.0", "found true, allowed: a weight"),
+        ({**RATE, "prior": [1, math.nan]}, "x.prior.1", "found nan, allowed: a weight"),
+        ({**RATE, "prior": "low"}, "x.prior", "found 'low', allowed: a mapping with center and, optionally"),
         ({"type": "categorical", "choices": ["sgd", "adamw"], "prior": [1, 2, 3]}, "x.prior",
          "found 3 weights, allowed: one for each of 2 choices"),
         ({**RATE, "prior": {}}, "x.prior.center", "the value is missing"),
@@ -128,7 +130,8 @@ def test_weights_are_a_histogram_on_the_scale_of_the_range() -> None:
     assert shares == pytest.approx([0.0625, 0.625, 0.25, 0.0625], abs=0.04)
     assert np.mean([int(one["width"]) > 32 for one in drawn]) == pytest.approx(0.125, abs=0.03)  # type: ignore[arg-type]
     assert np.mean([one["optimizer"] == "adam" for one in drawn]) == pytest.approx(UNIFORM / 3, abs=0.03)
-    alone = UserPrior(Space({"rate": Float(1e-4, 1.0, log=True, prior=[0, 3, 1, 0])}))
+    counts = np.histogram([2e-3, 3e-3, 5e-3, 3e-2], bins=np.logspace(-4, 0, 5))[0]
+    alone = UserPrior(Space({"rate": Float(1e-4, 1.0, log=True, prior=counts)}))
     density = alone.density([{"rate": rate} for rate in (3e-4, 3e-3, 3e-2, 0.3)])
     assert density == pytest.approx([0.25, 0.25 + 0.75 * 3, 0.25 + 0.75, 0.25])
 
@@ -139,6 +142,12 @@ def test_a_parameter_that_does_not_exist_and_a_space_without_priors_have_no_say(
     assert far < without < near
     assert not UserPrior(SPACE)
     assert UserPrior(SPACE).density([{"learning_rate": 0.1, "width": 8}]).tolist() == [1.0]
+    children = {
+        "momentum": Float(0.0, 0.9, prior=[0, 1]).when(optimizer="sgd"),
+        "nesterov": Categorical([True, False], prior=Prior(center=False)).when(optimizer="sgd"),
+    }
+    prior = UserPrior(Space({"optimizer": Categorical(["sgd", "adam"]), **children}))
+    assert prior.density([{"optimizer": "adam"}]).tolist() == [1.0]
 
 
 # ---------------------------------------------------------------------- samplers

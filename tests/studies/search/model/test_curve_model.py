@@ -272,6 +272,40 @@ def test_forecasts_beat_the_mean_and_know_how_sure_they_are() -> None:
         assert (forecast.gain**2 * forecast.innovation[:, None] <= forecast.variance + 1e-9).all()
 
 
+def test_a_link_that_no_trial_crossed_is_expected_to_be_like_the_one_before() -> None:
+    rungs, x = (2, 5, 12, 27), RNG.random((12, 2))
+    fast = np.column_stack([np.zeros(12), np.cumsum(RNG.normal(-0.5, 0.01, (12, 3)), axis=1)])
+    late_sds = []
+    for spread in (0.02, 0.4):
+        z = fast.copy()
+        z[:, 2] = z[:, 1] + RNG.normal(-0.05, spread, 12)
+        z[:, 3] = np.nan
+        slopes = np.column_stack([np.zeros(12), np.diff(z, axis=1) / np.diff(np.log(rungs))])
+        chain = Chain(rungs, 2)
+        chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=np.zeros((0, 2))), refit=True)
+        late = chain.forecast_started(CandidateInputs(x), 2, z[:, 2], slopes[:, 2])
+        assert (late.mean[:, 0] - z[:, 2] > -0.2).all(), "the fall before the last rung is over"
+        late_sds.append(float(np.sqrt(late.variance[:, 0]).mean()))
+    assert late_sds[0] < 0.35 * late_sds[1]
+
+
+def test_a_trend_in_a_parameter_is_expected_beyond_the_trials_that_crossed() -> None:
+    rungs, x = (2, 5), np.column_stack([np.linspace(0.5, 1.0, 6), RNG.random(6)])
+    z = np.column_stack([np.zeros(6), -0.6 * x[:, 0] + RNG.normal(0.0, 0.05, 6)])
+    slopes = np.column_stack([np.zeros(6), np.diff(z, axis=1)[:, 0] / math.log(2.5)])
+    chain = Chain(rungs, 2)
+    chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=np.zeros((0, 2))), refit=True)
+    far = chain.forecast_started(CandidateInputs(np.array([[0.0, 0.5], [1.0, 0.5]])), 0, np.zeros(2), np.zeros(2))
+    assert far.mean[0, 0] - far.mean[1, 0] > 0.4, "without a trend 0.33"
+
+
+def test_a_space_without_parameters_is_forecast() -> None:
+    model = CurveModel(problem(space=Space({})))
+    trials = [replace(trial, params={}) for trial in some_trials(6)]
+    model.learn(trials, refit=True)
+    assert AcquisitionOptimizer(model).choose(trials, seed=0) == {}
+
+
 def test_scales_of_objectives() -> None:
     errors = Scale.of(np.array([0.1, 0.2, 0.0]), 0.5)
     assert errors.kind == "lognormal"
