@@ -11,7 +11,8 @@ and z_k the metric at rung k (`standardisation.Scale`):
 Each f is a smooth function of the parameters, each w a vector of weights and each e noise (`gaussian_process`). Each
 process is fitted on all trials that crossed its rungs, also pruned trials: pruning depends only on observed values, so
 values are missing at random, and the likelihood factorises over the links. Fewer trials cross later links, so the
-prior of a_k and s_k is the scale of the link before (of all links for the first), and trends in x extrapolate from the trials that crossed.
+prior of a_k and s_k is the scale of the link before (of all links for the first), and trends in x extrapolate from the
+trials that crossed.
 """
 
 import math
