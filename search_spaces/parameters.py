@@ -1,6 +1,7 @@
 """Parameters: `Float`, `Int` and `Categorical`. They are frozen, and checked when created."""
 
 import math
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
@@ -318,7 +319,7 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float,
         if prior is None:
             return None
         if (isinstance(prior, Sequence) and not isinstance(prior, str)) or hasattr(prior, "tolist"):  # of numpy
-            return _checked_weights(parameter, tuple(prior))
+            return _checked_weights(parameter, tuple(prior))  # type: ignore[arg-type]
         prior = prior if isinstance(prior, Prior) else _read_prior(prior)
         _check_center(parameter, prior.center)
     except SpaceError as error:
@@ -329,13 +330,15 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float,
 def _checked_weights(parameter: Float | Int | Categorical, weights: tuple[object, ...]) -> tuple[float, ...]:
     if isinstance(parameter, Categorical) and len(weights) != len(parameter.choices):
         raise SpaceError(f"found {len(weights)} weights, allowed: one for each of {len(parameter.choices)} choices")
+    numbers = []
     for index, weight in enumerate(weights):
-        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight < math.inf:
+        is_number = isinstance(weight, Real) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight <= sys.float_info.max:  # type: ignore[operator]
             raise SpaceError(found(weight, "a weight: a finite number, at least 0"), (str(index),))
-    largest = max(map(float, weights), default=0.0)  # type: ignore[arg-type]
-    if not 0 < largest < math.inf:
+        numbers.append(float(weight))  # type: ignore[arg-type]
+    if not any(numbers):
         raise SpaceError(found(list(weights), "weights, at least one of them above 0"))
-    return tuple(float(weight) for weight in weights)  # type: ignore[arg-type]
+    return tuple(numbers)
 
 
 def _read_prior(form: object) -> Prior:

@@ -65,6 +65,7 @@ def test_python_and_yaml_form_are_one() -> None:
         ({**RATE, "prior": [2, -1]}, "x.prior.1", "found -1, allowed: a weight: a finite number, at least 0"),
         ({**RATE, "prior": [1, "2"]}, "x.prior.1", "found '2', allowed: a weight"),
         ({**RATE, "prior": [True, 1]}, "x.prior.0", "found true, allowed: a weight"),
+        ({**RATE, "prior": [1, 10**400]}, "x.prior.1", "allowed: a weight: a finite number"),
         ({**RATE, "prior": [1, math.nan]}, "x.prior.1", "found nan, allowed: a weight"),
         ({**RATE, "prior": "low"}, "x.prior", "found 'low', allowed: a mapping with center and, optionally"),
         ({"type": "categorical", "choices": ["sgd", "adamw"], "prior": [1, 2, 3]}, "x.prior",
