@@ -318,7 +318,8 @@ def _checked_prior(parameter: Float | Int | Categorical) -> Prior | tuple[float,
     try:
         if prior is None:
             return None
-        if (isinstance(prior, Sequence) and not isinstance(prior, str)) or hasattr(prior, "tolist"):  # of numpy
+        is_array = getattr(prior, "ndim", 0) == 1  # of numpy
+        if is_array or (isinstance(prior, Sequence) and not isinstance(prior, str)):
             return _checked_weights(parameter, tuple(prior))  # type: ignore[arg-type]
         prior = prior if isinstance(prior, Prior) else _read_prior(prior)
         _check_center(parameter, prior.center)
