@@ -145,5 +145,5 @@ def faded(density: Array, trials: int) -> Array:
 def _choice(centre: int, count: int, confidence: str) -> _Parts:
     at_centre = max(AT_CENTRE[confidence], 1.0 / count)
     probabilities = np.full(count, (1.0 - at_centre) / max(count - 1, 1))
-    probabilities[centre] = at_centre if count > 1 else 1.0
+    probabilities[centre] = at_centre
     return _Parts(probabilities)

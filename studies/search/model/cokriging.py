@@ -141,7 +141,7 @@ class Chain:
         rates = (np.diff(data.z, axis=1) / np.diff(self.logs)).ravel()
         rates = rates[~np.isnan(rates)]
         common = shrunk(Standardisation(RATE, SPREAD), rates, ENOUGH)
-        rate, spread = common.centre, _in_range(common.width)
+        rate, spread = common.centre, spread_in_range(common.width)
         for k, link in enumerate(self._links):
             here = ~np.isnan(data.z[:, k])
             self._z_feature[k] = by_mean(data.z[here, k], SOFTENED)
@@ -151,7 +151,7 @@ class Chain:
             step = after - z
             length = float(self.logs[k + 1] - self.logs[k])
             self._increments[k] = scale = shrunk(Standardisation(rate * length, spread * length), step, ENOUGH)
-            rate, spread = FLATTENING * scale.centre / length, _in_range(FLATTENING * scale.width / length)
+            rate, spread = FLATTENING * scale.centre / length, spread_in_range(FLATTENING * scale.width / length)
             y = np.clip(scale.of(step), -CLIP_INCREMENT, CLIP_INCREMENT)
             u = _link_features(self._z_feature[k].of(z), self._d_feature[k].of(d), data.x[crossed])
             self._condition(link, data.x[crossed], u, y, order=after, refit=refit)
@@ -247,7 +247,8 @@ class Chain:
         return candidates.at(process.key, process.posterior).predict(u)
 
 
-def _in_range(spread: float) -> float:
+def spread_in_range(spread: float) -> float:
+    """Return a deviation per unit of log epoch within `SPREAD_RANGE`."""
     return min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1])
 
 

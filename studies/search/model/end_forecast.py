@@ -17,7 +17,15 @@ import numpy as np
 
 from studies.records.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
 from studies.search.arrays import Array
-from studies.search.model.cokriging import CLIP_FEATURE, CLIP_INCREMENT, ENOUGH, RATE, SOFTENED, SPREAD, SPREAD_RANGE
+from studies.search.model.cokriging import (
+    CLIP_FEATURE,
+    CLIP_INCREMENT,
+    ENOUGH,
+    RATE,
+    SOFTENED,
+    SPREAD,
+    spread_in_range,
+)
 from studies.search.model.standardisation import Scale, Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
 
@@ -130,7 +138,7 @@ def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
     rates = (np.diff(z, axis=1) / np.diff(logs)).ravel()
     rates = rates[~np.isnan(rates)]
     rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
-    usual = Standardisation(centre=rate, width=min(max(spread, SPREAD_RANGE[0]), SPREAD_RANGE[1]))
+    usual = Standardisation(centre=rate, width=spread_in_range(spread))
     return [_step(k, float(logs[k + 1] - logs[k]), usual, z, slopes) for k in range(len(logs) - 1)]
 
 
