@@ -1,6 +1,5 @@
 """`automl launch train.py:train`: chooses a spec for the user's training function or task."""
 
-import ast
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -97,30 +96,7 @@ def _in_file(file: Path, name: str, text: str) -> Code:
     if not all(part.isidentifier() for part in parts):
         allowed = "a file that can be imported, with only letters, digits and _ in its name"
         raise SpecError(f"launch {text}", (), found(str(file), allowed))
-    refuse_foreign(path, name, f"launch {text}")
     return Code(task=f"{'.'.join(parts)}:{name}", folder=folder, given=text)
-
-
-def refuse_foreign(path: Path, name: str, source: str) -> None:
-    """Refuse a function that only `automl.search` can run: an Optuna objective, or a trainable of Ray Tune."""
-    try:
-        body = ast.parse(path.read_bytes()).body
-    except (SyntaxError, ValueError):  # importing the file reports it
-        return
-    function = next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
-    if function is None:
-        return
-    called = {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
-    first = next((one.arg for one in function.args.args), "")
-    if any(one.startswith(f"{first}.suggest_") for one in called):
-        kind, more = "an Optuna objective", "objectives={'value': 'min'}"
-    elif called & {f"{module}.report" for module in ("tune", "train", "session", "ray.tune", "ray.train")}:
-        kind, more = "a trainable of Ray Tune", "space=param_space, objectives={'loss': 'min'}"
-    else:
-        return
-    call = f"if __name__ == '__main__': automl.search({name}, {more})"
-    problem = f"{name} is {kind}, which only Python code can search. Put `{call}` into {path.name}, and run the file"
-    raise SpecError(source, (), problem)
 
 
 def _facts(code: Code, given: Mapping[str, Any], *, sets_space: bool) -> TaskFacts:

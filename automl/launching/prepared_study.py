@@ -1,5 +1,6 @@
 """Checks a parsed spec before anything is written, and prepares the study's launch."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def facts_of(
     Raises:
         SpecError: The task cannot be loaded, or fails.
     """
+    _refuse_foreign(task, folder, source)
     try:
         if task == COMMAND:
             return _facts_of_command(options, source, folder)
@@ -125,6 +127,30 @@ def facts_of(
         is_stream=answer["samples"] is None,
         has_schedule=answer["has_schedule"],
     )
+
+
+def _refuse_foreign(task: str, folder: Path, source: str) -> None:
+    """Refuse a function that only `automl.search` can run: an Optuna objective, or a trainable of Ray Tune."""
+    module, _, name = task.partition(":")
+    path = folder / f"{module.replace('.', '/')}.py"
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # no file of the user, or a fault that importing reports
+        return
+    function = next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    if function is None:
+        return
+    called = {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+    first = next((one.arg for one in function.args.args), "")
+    if any(one.startswith(f"{first}.suggest_") for one in called):
+        kind, more = "an Optuna objective", "objectives={'value': 'min'}"
+    elif called & {f"{one}.report" for one in ("tune", "train", "session", "ray.tune", "ray.train")}:
+        kind, more = "a trainable of Ray Tune", "space=param_space, objectives={'loss': 'min'}"
+    else:
+        return
+    call = f"if __name__ == '__main__': automl.search({name}, {more})"
+    problem = f"{name} is {kind}, which only Python code can search. Put `{call}` into {path.name}, and run the file"
+    raise SpecError(source, ("task",), problem)
 
 
 def _facts_of_command(options: Mapping[str, Any], source: str, folder: Path) -> TaskFacts:

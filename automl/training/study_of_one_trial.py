@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from automl.given_parameters import is_spec_file, read_params
-from automl.launching.from_code import refuse_foreign
 from automl.launching.launch_or_resume import launch_prepared
 from automl.launching.prepared_study import Prepared, TaskFacts, facts_of, prepare, quality_of
 from automl.launching.spec_reading import absolute_task_options
@@ -83,9 +82,6 @@ def _of_task(
     made_with = absolute_task_options(task, read_params(task_options, "--option"), Path.cwd(), source=task)
     if task == COMMAND:
         raise SpecError(task, (), "a command can be trained only from a spec. Name a spec such as command.yaml")
-    module, _, function = task.rpartition(":")
-    if (path := Path(f"{module.replace('.', '/')}.py")).is_file():
-        refuse_foreign(path, function, f"train {task}")
     facts = facts_of(task, made_with, source=task, folder=Path.cwd())
     check_params(params, facts.parameters)
     own_name = f"train-{re.sub(r'[^A-Za-z0-9._-]+', '-', task)}"[:90]

@@ -227,6 +227,9 @@ def test_functions_for_other_libraries_are_refused_with_the_call_that_searches_t
     assert (code, words in err, f"automl.search({name}, " in err) == (2, True, True)
     code, _, err = InProcess.run(place, "train", f"loops.py:{name}")
     assert (code, words in err) == (2, True)
+    Path("study.yaml").write_text(f"task: loops:{name}\nobjectives: [loss]\nspace: {{rate: [0.1, 1.0]}}\n")
+    code, _, err = InProcess.run(place, "launch", "study.yaml", "--dry-run")
+    assert (code, words in err) == (2, True)
 
 
 def test_search_takes_the_space_that_a_function_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
