@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from automl.launching.study_run import Watcher
-from automl.terminal.picture import LINE_SECONDS
-from automl.terminal.progress import Pace, machine_picture
+from automl.terminal.output import PIPE_COLUMNS, SafeConsole
+from automl.terminal.progress import Pace, Progress, machine_picture
 from reports import content
 from reports.page_templates import redacted, template
 from reports.recommending import recommendation_lines
@@ -49,7 +49,8 @@ def hide_widget_advice() -> None:
 def watching(study: str) -> Iterator[Watcher]:
     """Yield a study's callbacks, which show its progress."""
     if not is_notebook():
-        yield Watcher(on_commit=_Lines().on_commit, warn=partial(log.warning, "%s"))
+        lines = Progress(SafeConsole(stderr=True, width=PIPE_COLUMNS))
+        yield Watcher(on_commit=lines.on_commit, warn=partial(log.warning, "%s"))
         return
     cell = LiveCell(study, _displayed())
     yield Watcher(on_commit=cell.on_commit, say=cell.say, warn=cell.warn, leave=_interrupt)
@@ -60,21 +61,6 @@ def is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
-
-
-class _Lines:
-    """Prints the figures of a study to standard error, every `LINE_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._pace = Pace()
-        self._printed_at = time.monotonic()
-
-    def on_commit(self, machine: StudyMachine) -> None:
-        self._pace.saw(machine)
-        now = time.monotonic()
-        if now - self._printed_at >= LINE_SECONDS and not machine.finished:
-            self._printed_at = now
-            print(escaped(machine_picture(machine, self._pace).line), file=sys.stderr, flush=True)
 
 
 class LiveCell:
