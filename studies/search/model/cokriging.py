@@ -66,6 +66,19 @@ class CurveData:
     pending: Array  # points of running trials without a measurement at the first rung [p, D]
 
 
+def slopes_of(z: Array, before: Array, rungs: Sequence[int]) -> Array:
+    """Return the slopes of z [n, R] in log epochs; at the first rung from the epoch before it, or 0 if unknown.
+
+    `before` is z at that epoch [n], NaN if it was not measured.
+    """
+    slopes = np.full_like(z, np.nan)
+    slopes[:, 1:] = np.diff(z, axis=1) / np.diff(np.log(np.asarray(rungs, dtype=float)))
+    length = math.log(rungs[0]) - math.log(rungs[0] - 1) if rungs[0] > 1 else math.inf
+    first = np.where(np.isnan(before), 0.0, (z[:, 0] - before) / length)
+    slopes[:, 0] = np.where(np.isnan(z[:, 0]), np.nan, first)
+    return slopes
+
+
 @dataclass(frozen=True, slots=True)
 class CurveForecast:
     """Forecast of one metric for m candidates at the H later rungs."""

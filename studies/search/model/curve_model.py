@@ -14,7 +14,7 @@ from studies.results.constraints import columns
 from studies.search.arrays import Array, Marginal, Rows, centred_ranks, with_rare_ones
 from studies.search.model.batch_forecast import BatchForecast
 from studies.search.model.candidate_batch import CandidateBatch, CandidateFeatures, CandidateInputs, FeatureExtractor
-from studies.search.model.cokriging import MOST_CONDITIONED, MOST_FITTED, Chain, CurveData, CurveForecast
+from studies.search.model.cokriging import MOST_CONDITIONED, MOST_FITTED, Chain, CurveData, CurveForecast, slopes_of
 from studies.search.model.cost_model import CostModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Fits, Posterior, Prior, fit
@@ -182,9 +182,7 @@ class CurveModel:
                 values, self._far_end(j, values), is_worthless_beyond=j < len(self.reference)
             )
             z = np.where(np.isnan(values), np.nan, scale.to_z(values))
-            slopes = np.full_like(z, np.nan)
-            slopes[:, 1:] = np.diff(z, axis=1) / np.diff(chain.logs)
-            slopes[:, 0] = self._first_slopes(z[:, 0], before, scale)
+            slopes = slopes_of(z, scale.to_z(before), self.rungs)
             chain.learn(CurveData(x=x, z=z, slopes=slopes, pending=pending), refit=refit)
 
     def _far_end(self, j: int, values: Array) -> float | None:
@@ -195,15 +193,6 @@ class CurveModel:
         is_reached = len(self.archive) and (self.archive < self.reference).all(axis=1).any()
         far = self.reference[j] if is_reached else self.reachable_reference[j]
         return float(far if bound is None else max(far, bound))
-
-    def _first_slopes(self, z: Array, before: Array, scale: Scale) -> Array:
-        """Return the slopes of z at the first rung [n], from the epoch before; 0 if it is unknown."""
-        first = self.rungs[0]
-        if first < 2:
-            return np.where(np.isnan(z), np.nan, 0.0)
-        length = math.log(first) - math.log(first - 1)
-        rate = (z - scale.to_z(before)) / length
-        return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
 
     def features(self, configurations: Sequence[Mapping[str, ParameterValue]]) -> CandidateFeatures:
         """Return the features of configurations."""
@@ -236,15 +225,11 @@ class CurveModel:
         """Return a batch of trials at one rung; running trials pay for no start."""
         table, rung = self.table, int(self.table.last_rungs[rows[0]])
         curves = {}
-        for j, chain in self._chains.items():
+        for j in self._chains:
             scale = self._scales[j]
             z = scale.to_z(table.at_rungs(j)[rows])
-            slope = (
-                self._first_slopes(z[:, 0], table.before(j)[rows], scale)
-                if rung == 0
-                else (z[:, rung] - z[:, rung - 1]) / (chain.logs[rung] - chain.logs[rung - 1])
-            )
-            curves[j] = (z[:, rung], slope)
+            slopes = slopes_of(z, scale.to_z(table.before(j)[rows]), self.rungs)
+            curves[j] = (z[:, rung], slopes[:, rung])
         count = len(rows)
         usd = np.where(np.isnan(table.usd_per_epoch[rows]), 1e-12, table.usd_per_epoch[rows])
         return CandidateBatch(

@@ -24,9 +24,10 @@ from studies.search.model.cokriging import (
     RATE,
     SOFTENED,
     SPREAD,
+    slopes_of,
     spread_in_range,
 )
-from studies.search.model.standardisation import Scale, Standardisation, by_mean, by_median
+from studies.search.model.standardisation import LEAST_WIDTH, Scale, Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
 
 Ends = Mapping[int, float]
@@ -36,8 +37,6 @@ NOISES: Array = np.geomspace(1e-4, 10.0, 41)
 """Possible noise variances of standardised targets."""
 NOISE_PRIOR, NOISE_PRIOR_SD = 0.3, 1.5
 """Prior median of the noise variance, and prior standard deviation of its logarithm."""
-LEAST_WIDTH = 1e-3
-"""Smallest width of steps."""
 
 
 def forecast_ends(
@@ -68,22 +67,12 @@ def _curves(trials: Sequence[Snapshot], j: int, rungs: Sequence[int]) -> "_Curve
     values = np.array([_at_rungs(trial, j, rungs) for trial in trials]).reshape(-1, len(rungs))
     if (~np.isnan(values[:, 1:])).sum() < ENOUGH:
         return None
-    logs = np.log(np.asarray(rungs, dtype=float))
     scale = Scale.of(values[np.isfinite(values)], None)
     z = np.where(np.isnan(values), np.nan, scale.to_z(values))
-    slopes = np.full_like(z, np.nan)
-    slopes[:, 1:] = np.diff(z, axis=1) / np.diff(logs)
-    slopes[:, 0] = _first_slopes(trials, j, z[:, 0], scale, rungs[0])
-    return _Curves(scale=scale, z=z, slopes=slopes, steps=_steps(logs, z, slopes))
-
-
-def _first_slopes(trials: Sequence[Snapshot], j: int, z: Array, scale: Scale, first: int) -> Array:
-    """Return the slopes at the first rung [n], from the epoch before; 0 if it is unknown."""
-    if first < 2:
-        return np.where(np.isnan(z), np.nan, 0.0)
-    before = np.array([trial.at[first - 1][j] if first - 1 in trial.at else math.nan for trial in trials])
-    rate = (z - scale.to_z(before)) / math.log(first / (first - 1))
-    return np.where(np.isnan(z), np.nan, np.where(np.isnan(before), 0.0, rate))
+    first = rungs[0] - 1
+    before = np.array([trial.at[first][j] if first in trial.at else math.nan for trial in trials])
+    slopes = slopes_of(z, scale.to_z(before), rungs)
+    return _Curves(scale=scale, z=z, slopes=slopes, steps=_steps(rungs, z, slopes))
 
 
 def _at_rungs(trial: Snapshot, j: int, rungs: Sequence[int]) -> list[float]:
@@ -134,8 +123,9 @@ class _Step:
         return z + moved, moved / self.length
 
 
-def _steps(logs: Array, z: Array, slopes: Array) -> list[_Step]:
-    rates = (np.diff(z, axis=1) / np.diff(logs)).ravel()
+def _steps(rungs: Sequence[int], z: Array, slopes: Array) -> list[_Step]:
+    logs = np.log(np.asarray(rungs, dtype=float))
+    rates = slopes[:, 1:].ravel()
     rates = rates[~np.isnan(rates)]
     rate, spread = (float(np.median(rates)), float(rates.std())) if len(rates) >= ENOUGH else (RATE, SPREAD)
     usual = Standardisation(centre=rate, width=spread_in_range(spread))
