@@ -16,7 +16,7 @@ from automl.launching.expected_cost import warm_up_seconds
 from automl.launching.prepared_study import Prepared, prepare
 from automl.launching.study_run import pool_of
 from automl.signals import draining_signals, private_files
-from automl.stored.open_store import from_store
+from automl.stored.open_store import from_store, started_trial
 from automl.stored.reporting import refresh
 from reports.phrases import duration, plural, usd
 from search_spaces.drawing import fresh_seed
@@ -174,11 +174,8 @@ def chosen_points(record: StudyRecord, names: Sequence[str], epochs: int) -> lis
 
 def _point(record: StudyRecord, name: str, epochs: int) -> Point:
     number, epoch = named_point(record, name)
-    started = {trial.number: trial for trial in record.started}
-    if number not in started:
-        raise StoreError(f"the study {record.name} has no trial {number}. Name a trial from 0 to {len(started) - 1}")
+    done = started_trial(record, number).epochs
     if epoch is None:
-        done = started[number].epochs
         kept = [one.epoch for one in done if one.checkpoint is not None]
         epoch = max(kept) if kept else done[-1].epoch if done else epochs
     if not 1 <= epoch <= epochs:

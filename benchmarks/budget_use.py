@@ -117,7 +117,7 @@ def simulate(problem: Problem) -> dict[str, Any]:
         _curve, start_seconds=START_SECONDS, thaw_seconds=START_SECONDS, warm_up_seconds=WARM_UP_SECONDS
     )
     setup = setup_of(spec, pool_spec, parts.policy, Path("/nowhere"), None)
-    store = MemoryStore(spec.study, spec.objective_records, spec.model_dump(mode="json"))
+    store = MemoryStore(spec.study, spec.model_dump(mode="json"))
     machine = StudyMachine(setup, ResumeState(), alive_since=pool.now(), pick=pool.pick, worn=pool.worn)
     Controller(
         machine=machine,

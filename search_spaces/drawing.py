@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 
 from search_spaces.messages import listed, shown
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, SpaceError, Value, parameter_of
 from search_spaces.space import CONSTRAINTS, Space
 
 DRAWS = 10_000
@@ -116,7 +116,7 @@ def untried_choices(
 ) -> dict[str, list[Value]]:
     """Return the choices that no configuration has, by parameter."""
     searched = {
-        name: entry.parameter if isinstance(entry, Conditional) else entry
+        name: parameter_of(entry)
         for name, entry in space.entries()
         if conditional or not isinstance(entry, Conditional)
     }

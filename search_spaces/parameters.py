@@ -255,6 +255,11 @@ class Conditional:
         return {self.parent: self.values[0] if len(self.values) == 1 else list(self.values)}
 
 
+def parameter_of(entry: Parameter | Conditional) -> Parameter:
+    """Return the parameter of a space's entry."""
+    return entry.parameter if isinstance(entry, Conditional) else entry
+
+
 def refusal(parameter: Parameter, value: object) -> str:
     """Return the message for a value that is not allowed."""
     choices = parameter.choices if isinstance(parameter, Categorical) else ()

@@ -18,6 +18,7 @@ from search_spaces.parameters import (
     SpaceError,
     Value,
     kind_of,
+    parameter_of,
     refusal,
 )
 from search_spaces.relations import Relation
@@ -80,7 +81,7 @@ class Space:
         _check_no_circle(parameters, {name for name, _ in self.entries()})
         relations, known = [], {}
         for name, entry in parameters.items() if constraints else ():
-            known[name] = dict.fromkeys(map(str, getattr(_parameter_of(entry), "choices", ())))
+            known[name] = dict.fromkeys(map(str, getattr(parameter_of(entry), "choices", ())))
         for index, text in enumerate(constraints):
             try:
                 relations.append(Relation.of(text, known))
@@ -148,7 +149,7 @@ class Space:
         """Return the parameter of this name. Raises SpaceError if there is none."""
         for own, entry in self._entries:
             if own == name:
-                return _parameter_of(entry)
+                return parameter_of(entry)
         raise SpaceError(self._unknown(name), (name,))
 
     def walk(self, choose: Callable[[str, Parameter], Value]) -> dict[str, Value]:
@@ -161,7 +162,7 @@ class Space:
             entry = entries[name]
             if isinstance(entry, Conditional) and not entry.holds(params[entry.parent]):
                 continue
-            params[name] = choose(name, _parameter_of(entry))
+            params[name] = choose(name, parameter_of(entry))
             waiting.extend(reversed(self._children.get(name, ())))
         return params
 
@@ -182,7 +183,7 @@ class Space:
                 raise SpaceError(self._unknown(name), (str(name),))
         active = set(self.active(params))
         for name, entry in self.entries():
-            parameter = _parameter_of(entry)
+            parameter = parameter_of(entry)
             if name in active and name not in params:
                 raise SpaceError(f"found no value, allowed: {parameter.allowed()}", (name,))
             if name in active and not parameter.contains(params[name]):
@@ -207,12 +208,8 @@ class Space:
 
 def form_of(entry: Parameter | Conditional) -> dict[str, object]:
     """Return the YAML form of one parameter."""
-    form = _parameter_of(entry).to_dict()
+    form = parameter_of(entry).to_dict()
     return form | {"when": entry.to_dict()} if isinstance(entry, Conditional) else form
-
-
-def _parameter_of(entry: Parameter | Conditional) -> Parameter:
-    return entry.parameter if isinstance(entry, Conditional) else entry
 
 
 def _checked_name(name: object) -> str:
@@ -230,7 +227,7 @@ def _check_parent(name: str, child: Conditional, parameters: Mapping[str, Parame
             child.parent, f"a parent among {listed(others) or 'other parameters'}", nearest(child.parent, others)
         )
         raise SpaceError(problem, path)
-    parent = _parameter_of(parameters[child.parent])
+    parent = parameter_of(parameters[child.parent])
     if isinstance(parent, Float):
         raise SpaceError("the parent is a float. Use a parent of type categorical or int", path)
     for value in child.values:

@@ -14,7 +14,7 @@ from automl.terminal.echo import echo
 from automl.terminal.texts import cut
 from reports.phrases import duration, plural, usd, whichever_first
 from search_spaces.messages import listed, one_line
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, parameter_of
 from search_spaces.space import Space
 from search_spaces.untrusted_text import redact, redact_deep
 from studies.control.assembly import assemble, setup_of
@@ -162,7 +162,7 @@ def size_in_words(space: Space) -> str:
     """Describe a space: kinds and names of parameters, number of configurations if finite, constraints."""
     if not len(space):
         return "no parameter, so all trials are equal"
-    kinds = Counter(_kind(_parameter(entry)) for _, entry in space.entries())
+    kinds = Counter(_kind(parameter_of(entry)) for _, entry in space.entries())
     shown = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = configurations(space)
     most = "at most " if space.constraints else ""
@@ -174,7 +174,7 @@ def size_in_words(space: Space) -> str:
 def configurations(space: Space) -> int | None:
     """Return the number of configurations, or None if a parameter is continuous."""
     entries = dict(space.entries())
-    if any(isinstance(one := _parameter(entry), Float) and one.step is None for entry in entries.values()):
+    if any(isinstance(one := parameter_of(entry), Float) and one.step is None for entry in entries.values()):
         return None
     children: dict[str | None, list[str]] = {}
     for name, entry in entries.items():
@@ -183,14 +183,10 @@ def configurations(space: Space) -> int | None:
     def count(name: str) -> int:
         below = {child: entry for child in children.get(name, ()) if isinstance(entry := entries[child], Conditional)}
         special = {value for entry in below.values() for value in entry.values}
-        plain = _values(_parameter(entries[name])) - len(special)
+        plain = _values(parameter_of(entries[name])) - len(special)
         return plain + sum(prod(count(child) for child, entry in below.items() if entry.holds(v)) for v in special)
 
     return prod(count(root) for root in children.get(None, ()))
-
-
-def _parameter(entry: Parameter | Conditional) -> Parameter:
-    return entry.parameter if isinstance(entry, Conditional) else entry
 
 
 def _kind(parameter: Parameter) -> str:

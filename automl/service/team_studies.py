@@ -8,7 +8,7 @@ from automl.launching.launch_or_resume import check_budget
 from automl.service.http_errors import ConflictError, ForbiddenError, MissingError
 from automl.service.limits import SPECS, spec_within
 from automl.service.operator_policy import CHANGEABLE, Policy
-from automl.stored.open_store import from_store, stored_form
+from automl.stored.open_store import from_store, started_trial, stored_form
 from automl.stored.requests import cancel_trial, enqueue_trial
 from automl.stored.study_deletion import delete_study, doomed
 from automl.terminal.explanation import explain
@@ -100,10 +100,10 @@ class TeamStudies:
     def explain(self, name: str, trial: int) -> dict[str, Any]:
         """Return the values of `automl explain --json`. Raises MissingError if the study or trial does not exist."""
         record = self.record(name)
-        for one in record.started:
-            if one.number == trial:
-                return dict(explain(record, one))
-        raise MissingError(f"trial: found {trial}, allowed: 0 to {len(record.started) - 1}")
+        try:
+            return dict(explain(record, started_trial(record, trial)))
+        except StoreError as error:
+            raise MissingError(str(error)) from None
 
     def accounts(self) -> list[Account]:
         """Return the caller's spending accounts; for admins, all accounts."""

@@ -12,7 +12,6 @@ from studies.records.records import (
     ChargeRecord,
     DecisionRecord,
     EpochRecord,
-    Objective,
     StudyRecord,
     TrialRecord,
 )
@@ -41,14 +40,11 @@ class _Trial:
 class MemoryStore:
     """A store of one study with one controller."""
 
-    def __init__(
-        self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object], created_at: float = 0.0
-    ) -> None:
-        self._objectives = objectives
+    def __init__(self, name: str, spec: Mapping[str, object]) -> None:
         self._ids = itertools.count(1)
         self._study = SimpleNamespace(
             id=1, uid=name, name=name, state="running", stop_reason=None, error=None, spec=spec, reference_point=None,
-            overshoot_nano_usd=0, created_at=created_at, ended_at=None,
+            overshoot_nano_usd=0, created_at=0.0, ended_at=None,
         )  # fmt: skip
         self._trials: dict[int, _Trial] = {}
         self._charges: list[SimpleNamespace] = []

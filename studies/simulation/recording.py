@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studies.control.controller import Rows
-from studies.records.records import Objective, StudyRecord
+from studies.records.records import StudyRecord
 from studies.search.observations import Observation
 from studies.search.policy import Decision, History, Pruner, Thaw
 from studies.search.samplers.suggester import Suggester, Suggestion
@@ -22,10 +22,10 @@ from studies.storage.study_store import Store
 class MemoryRecording:
     """Keeps the study in memory only."""
 
-    def __init__(self, name: str, objectives: tuple[Objective, ...], spec: Mapping[str, object]) -> None:
+    def __init__(self, name: str, spec: Mapping[str, object]) -> None:
         self.study_id, self.opened_at = 1, 0.0
         self.lease_token: str | None = None
-        self._store = MemoryStore(name, objectives, spec)
+        self._store = MemoryStore(name, spec)
         self.rows: Rows = self._store
 
     def record(self) -> StudyRecord:

@@ -264,9 +264,7 @@ def simulate(
     )
     spec, latencies = spec_of(setting, study, sampler, pruner), Latencies()
     recording: MemoryRecording | StoreRecording = (
-        MemoryRecording(study, setting.objectives, recorded_spec(spec))
-        if store is None
-        else StoreRecording(store, spec)
+        MemoryRecording(study, recorded_spec(spec)) if store is None else StoreRecording(store, spec)
     )
     pool = SimulatedPool(lambda params, _world_size: _curve(setting, params, fault_rate), opened_at=recording.opened_at)
     try:

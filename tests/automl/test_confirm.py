@@ -59,7 +59,7 @@ class Ledger(MemoryStore):
     """Takes what is committed."""
 
     def __init__(self) -> None:
-        super().__init__("s", (), {})
+        super().__init__("s", {})
         self.charges: list[Charged] = []
         self.confirmed: list[Confirmed] = []
         self.pool: dict[str, Any] = {}
@@ -382,7 +382,7 @@ def test_what_older_versions_have_confirmed_is_that_of_the_last_epoch(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["7"], "the study small has no trial 7\nName a trial from 0 to 0"),
+        (["7"], "trial: found 7, allowed: 0 to 0"),
         (["0@0"], "0@0: small trains epochs 1 to 6\nName for example 0@6"),
         (["0@9"], "0@9: small trains epochs 1 to 6\nName for example 0@6"),
         (["best"], "'best' cannot be chosen, because small has no saved models yet"),

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+from search_spaces.parameters import Categorical, Float, Int, Parameter, parameter_of
 from search_spaces.space import Space
 from studies.search.arrays import Array
 
@@ -36,7 +36,7 @@ class TrainingRecipe:
 
     def __init__(self, space: Space) -> None:
         self._names = [name for name, _ in space.entries()]
-        self._parameters = [one.parameter if isinstance(one, Conditional) else one for _, one in space.entries()]
+        self._parameters = [parameter_of(one) for _, one in space.entries()]
         rates = [self._names.index(name) for name in RATES if name in self._names]
         self.axis = next((axis for axis in rates if self._decades_of(self._parameters[axis]) >= LEAST_DECADES), None)
         optimizer = self._parameter("optimizer")

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.special import ndtr
 
-from search_spaces.parameters import Categorical, Conditional, Parameter, Prior
+from search_spaces.parameters import Categorical, Parameter, Prior, parameter_of
 from search_spaces.space import Space
 from studies.search.acquisition.training_recipe import TrainingRecipe
 from studies.search.arrays import Array
@@ -74,7 +74,7 @@ class UserPrior:
         self._encoder, self._recipe = Encoder(space), recipe or None
         self._axes: dict[int, _Number | _Parts] = {}
         for axis, (name, entry) in enumerate(space.entries()):
-            parameter = entry.parameter if isinstance(entry, Conditional) else entry
+            parameter = parameter_of(entry)
             if parameter.prior is None:
                 continue
             self._axes[axis] = self._of(name, parameter, parameter.prior)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter
+from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, parameter_of
 from search_spaces.space import Space
 from studies.search.arrays import Array
 from trainers.protocol import ParameterValue
@@ -47,7 +47,7 @@ class Encoder:
         column = 0
         for name, entry in space.entries():
             when = entry if isinstance(entry, Conditional) else None
-            parameter = entry.parameter if isinstance(entry, Conditional) else entry
+            parameter = parameter_of(entry)
             width = _width(parameter)
             self._axes.append(_Axis(name, parameter, when, column, width))
             column += width

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.parameters import Conditional, Float, SpaceError
+from search_spaces.parameters import Conditional, Float, SpaceError, parameter_of
 from search_spaces.space import Space
 from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
 from studies.results import pareto
@@ -69,7 +69,7 @@ def fitting(space: Space, params: Mapping[str, object]) -> dict[str, ParameterVa
     kept: dict[str, Any] = {}
     for name, entry in space.entries():
         is_child = isinstance(entry, Conditional)
-        parameter = entry.parameter if isinstance(entry, Conditional) else entry
+        parameter = parameter_of(entry)
         if isinstance(entry, Conditional) and not (entry.parent in kept and entry.holds(kept[entry.parent])):
             continue
         if name not in params:

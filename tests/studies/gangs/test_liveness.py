@@ -36,7 +36,7 @@ def hanging(trial: int, folder: Path, fault: str, *, world_size: int = 2, **para
 def trained(pool: LentPool, *specs: TrialSpec, silence_seconds: float) -> list[Retrained]:
     faults = FaultsSpec(start_seconds=2 * silence_seconds, silence_seconds=silence_seconds, attempts=1)
     machine = confirming_machine(pool, *specs, faults=faults)  # type: ignore[arg-type]
-    rows = MemoryStore("s", (), {})
+    rows = MemoryStore("s", {})
     return train_again(machine, pool, rows, study_id=1, lease_token=None)  # type: ignore[arg-type]
 
 
