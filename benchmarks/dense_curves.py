@@ -6,8 +6,8 @@
 
 A forest of random trees learns each table's curves, seconds and model sizes, in logarithms, from the parameters. Curves
 of configurations that are drawn from the space are its forecasts, times the chance of a random repeated training:
-exp(difference of two trainings / sqrt(2)). Forests shrink differences, so that good configurations are rarer and closer
-to the median than in reality.
+exp(difference of two trainings / sqrt(2)), if --chance is 1. Forests shrink differences, so that good configurations
+are rarer and closer to the median than in reality.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
@@ -27,7 +28,7 @@ TABLES = Path(__file__).resolve().parent / "curves"
 TREES, LEAST = 300, 1e-9
 
 
-def emulated(table: dict[str, np.ndarray], rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def emulated(table: dict[str, Any], rows: int, rng: np.random.Generator, chance: float) -> dict[str, Any]:
     """Return a table with new configurations."""
     encoder = Encoder(Space.from_dict(json.loads(str(table["meta_json"]))["space"]))
     kinds = ["seconds", *(name for name in table if name.startswith("metric_"))]
@@ -41,7 +42,7 @@ def emulated(table: dict[str, np.ndarray], rows: int, rng: np.random.Generator) 
     forest.fit(np.nan_to_num(known[is_finite], nan=-1.0), targets[is_finite])
     params = [encoder.decode(point) for point in rng.random((rows, encoder.parameters))]
     found = forest.predict(np.nan_to_num(np.array([encoder.units(one) for one in params]), nan=-1.0))
-    luck = (again - logs[table["again_rows"]]) / np.sqrt(2.0)
+    luck = chance * (again - logs[table["again_rows"]]) / np.sqrt(2.0)
     luck[:, 0] = 0.0  # seconds
     luck = luck[np.isfinite(luck).all(axis=(1, 2))]
     curves = np.exp(found[:, :-1].reshape(rows, *logs.shape[1:]) + luck[rng.integers(len(luck), size=rows)])
@@ -58,12 +59,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=TABLES, help="a folder with tables of the format curves-v2")
     parser.add_argument("--rows", type=int, default=3000, help="configurations of each table")
+    parser.add_argument("--chance", type=float, default=1.0, help="share of the chance between trainings; 0 for none")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for path in sorted(arguments.curves.glob("*.npz")):
         with np.load(path, allow_pickle=False) as table:
-            dense = emulated(dict(table), arguments.rows, np.random.default_rng(1))
+            dense = emulated(dict(table), arguments.rows, np.random.default_rng(1), arguments.chance)
         np.savez_compressed(arguments.out / path.name, **dense)
         print(path.name, file=sys.stderr)
     return 0
