@@ -121,7 +121,7 @@ class FirstTrials:
 
         Enqueued configurations have numbers too, so `number` only shows how many configurations are waiting.
         """
-        tried = identities(history)
+        tried = identities(history) if self._params else ()
         left = [one for one in self._params if identity(one) not in tried]
         waiting = number - len(history)
         if waiting < len(left):
