@@ -17,7 +17,7 @@ from studies.search.model.encoding import ABSENT, identity
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers import suggester
 from studies.search.samplers.advisor import Advisor
-from studies.search.samplers.suggester import Identity, Suggestion, Untried, draw_untried, identities
+from studies.search.samplers.suggester import Identity, Suggestion, Tried, Untried, draw_untried
 from trainers.protocol import ParameterValue, Params
 
 KNOWN_GOOD = 2
@@ -224,13 +224,13 @@ class ModelSuggester:
         advisor: Advisor | None = None,
     ) -> None:  # fmt: skip
         self._model, self._space, self._seed, self._advisor = model, model.problem.space, seed, advisor
-        self._optimizer = AcquisitionOptimizer(model, candidates)
+        self._optimizer, self._tried = AcquisitionOptimizer(model, candidates), Tried()
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """Return the parameters for trial `number`. Parameters that an earlier trial had are drawn again."""
         snapshots = [observation.snapshot for observation in history if observation.snapshot is not None]
 
-        tried = identities(history)
+        tried = self._tried.of(history)
         proposed = () if self._advisor is None else self._advisor.proposals(history)
         proposals = [one for one in proposed if identity(one) not in tried]
 

@@ -25,7 +25,7 @@ from studies.search.model.encoding import identity
 from studies.search.model.transfer import Transfer
 from studies.search.observations import Observation
 from studies.search.samplers import suggester
-from studies.search.samplers.suggester import Identity, Suggestion, draw_untried, identities, untried_in
+from studies.search.samplers.suggester import Identity, Suggestion, Tried, draw_untried, untried_in
 from studies.search.user_objects import SearchError, load_object
 from trainers.protocol import ParameterValue, Params
 
@@ -103,7 +103,7 @@ class OptunaSuggester:
         self._has_start_design, self._is_thinned = sampler in _WITH_START_DESIGN, sampler in _THINNED
         self._study_attributes = dict(study_attributes)
         self._mirror: OptunaMirror | None = None
-        self._identities, self._identified = set[Identity](), 0
+        self._tried = Tried()
 
     def suggest(self, number: int, history: tuple[Observation, ...]) -> Suggestion:
         """Return the parameters for trial `number`. Parameters that an earlier trial had are drawn again."""
@@ -111,7 +111,7 @@ class OptunaSuggester:
 
         study, asked = self._study_with(history), list[optuna.Trial]()
         learnt = latest_domains(one.asked for one in history) if self._learns_space else {}
-        tried = self._tried(history)
+        tried = _Walked(history) if self._learns_space else self._tried.of(history)
 
         def draw(redraw: int) -> Params:
             if asked:
@@ -133,15 +133,6 @@ class OptunaSuggester:
             | ({PROPOSED: as_plain(proposed)} if proposed else {}),
             study_attributes=dict(self._study_attributes),
         )
-
-    def _tried(self, history: tuple[Observation, ...]) -> Collection[Identity]:
-        if self._learns_space:
-            return _Walked(history)
-        if len(history) < self._identified:
-            self._identities, self._identified = set(), 0
-        self._identities |= identities(history[self._identified :])
-        self._identified = len(history)
-        return self._identities
 
     def _asked(self, study: optuna.Study, number: int, redraw: int, history: tuple[Observation, ...]) -> optuna.Trial:
         study.sampler = self._make_sampler(derived_seed("ask", self._seed, number, redraw))

@@ -41,9 +41,19 @@ class Suggester(Protocol):
         ...
 
 
-def identities(history: Iterable[Observation]) -> set[Identity]:
-    """Return the keys of a history's configurations."""
-    return {identity(observation.params) for observation in history}
+class Tried:
+    """Keys of a history's configurations, updated as the history grows."""
+
+    def __init__(self) -> None:
+        self._identities, self._seen = set[Identity](), 0
+
+    def of(self, history: Sequence[Observation]) -> set[Identity]:
+        """Return the keys; the caller must not change them."""
+        if len(history) < self._seen:
+            self._identities, self._seen = set(), 0
+        self._identities |= {identity(observation.params) for observation in history[self._seen :]}
+        self._seen = len(history)
+        return self._identities
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:
@@ -111,7 +121,7 @@ class FirstTrials:
     """Suggests the spec's first trials, with missing parameters drawn at random, then asks a sampler."""
 
     def __init__(self, named: Sequence[Mapping[str, Value]], *, space: Space, seed: int, sampler: Suggester) -> None:
-        self._sampler = sampler
+        self._sampler, self._tried = sampler, Tried()
         self._params = [
             complete(space, one, random.Random(derived_seed("first", seed, number))) for number, one in enumerate(named)
         ]
@@ -121,7 +131,7 @@ class FirstTrials:
 
         Enqueued configurations have numbers too, so `number` only shows how many configurations are waiting.
         """
-        tried = identities(history) if self._params else ()
+        tried = self._tried.of(history)
         left = [one for one in self._params if identity(one) not in tried]
         waiting = number - len(history)
         if waiting < len(left):
