@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How long `cokriging` and `break_even` take for a suggestion, a decision and a free slot, as a study grows.
+"""How long `cokriging`, `break_even` and `sampler: tpe` take as a study grows.
 
     python benchmarks/search_latency.py --json [--trials 100 1000 10000] [--epochs 50] [--crossed 1.2]
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,16 +22,20 @@ from typing import Any
 import numpy as np
 import psutil
 
+from search_spaces.drawing import complete
 from search_spaces.space import Space
+from studies.control.assembly import PoolSpec, assemble
 from studies.records.records import Objective
 from studies.results.extrapolation import milestones
 from studies.search.arrays import in_one_thread
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.problem import Problem
-from studies.search.observations import Snapshot
+from studies.search.observations import Observation, Snapshot
 from studies.search.policy import History
 from studies.search.pruners.break_even import BreakEven
 from studies.search.samplers.model_suggester import AcquisitionOptimizer
+from studies.spec.study_spec import parse_spec
+from trainers.protocol import Params
 
 NAMES = ("suggest", "decide", "free_slot")
 SPACE = Space.from_dict(
@@ -97,7 +103,30 @@ def measured(trials: int, epochs: int, crossed: float, repeats: int) -> dict[str
     percentiles = {name: np.percentile(values, [50, 99]).tolist() for name, values in times.items()}
     figures: dict[str, Any] = {"trials": trials, "measurements": sum(trial.epochs for trial in seen)}
     figures |= {f"{name}_ms": {"p50": p50, "p99": p99} for name, (p50, p99) in percentiles.items()}
+    figures["tpe_ms"] = tpe_ms(trials, repeats)
     return figures | {"memory_mib": psutil.Process().memory_info().rss / 2**20}
+
+
+def tpe_ms(trials: int, repeats: int) -> dict[str, float]:
+    """Percentiles of a suggestion by `sampler: tpe` after this many finished trials, in milliseconds."""
+    search = {"sampler": "tpe", "pruner": "none", "seed": 0}
+    form = {"task": "digits", "objectives": ["val_error"], "space": SPACE.to_dict(), "search": search}
+    pool = PoolSpec(device="cpu", slots=2, usd_per_slot_hour=1.0)
+    suggester = assemble(parse_spec(form, "benchmark"), pool).suggester
+    drawer = random.Random(0)
+
+    def finished(number: int, params: Params) -> Observation:
+        value = (abs(math.log10(float(str(params["learning_rate"]))) + 2.0) + drawer.random(),)
+        return Observation(trial_id=number, params=params, outcome="finished", values=value)
+
+    history = [finished(number, complete(SPACE, {}, drawer)) for number in range(trials)]
+    times = []
+    for _ in range(3 + repeats):
+        suggest = in_one_thread(lambda: suggester.suggest(len(history), tuple(history)))
+        times.append(1000.0 * _seconds(suggest))
+        history.append(finished(len(history), suggest.result.params))  # type: ignore[attr-defined]
+    p50, p99 = np.percentile(times[3:], [50, 99]).tolist()
+    return {"p50": p50, "p99": p99}
 
 
 def _history(model: CurveModel, seen: list[Snapshot], upcoming: Any) -> History:
@@ -130,7 +159,8 @@ def main() -> None:
         print(json.dumps({"sizes": sizes}, indent=1))
         return
     for size in sizes:
-        parts = [f"{name} {size[f'{name}_ms']['p50']:.1f} / {size[f'{name}_ms']['p99']:.1f} ms" for name in NAMES]
+        times = {name: size[f"{name}_ms"] for name in (*NAMES, "tpe")}
+        parts = [f"{name} {found['p50']:.1f} / {found['p99']:.1f} ms" for name, found in times.items()]
         print(f"{size['trials']:6} trials: {', '.join(parts)} (p50 / p99), {size['memory_mib']:.0f} MiB")
 
 
