@@ -13,12 +13,13 @@ from typing import Literal
 
 import numpy as np
 
-from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import bounds_of
 from studies.simulation.recorded_curves import Array, CurveTable
 from studies.simulation.setting import START_EPOCHS, shared_milestones
 from studies.simulation.simulated_study import SimulatedStudy
+from trainers.protocol import CUMULATIVE_METRICS
 
 ScoredOn = Literal["validation", "test"]
 

@@ -21,9 +21,10 @@ from reports.plotting import (
     spans,
     wrapped,
 )
-from studies.records.records import CUMULATIVE_METRICS, DecisionRecord, Objective, StudyRecord, TrialRecord
+from studies.records.records import DecisionRecord, Objective, StudyRecord, TrialRecord
 from studies.results.analysis import ArchivePoint
 from studies.results.baselines import Baseline
+from trainers.protocol import CUMULATIVE_METRICS
 
 PAUSED, THAWED, BY_CHANCE = "paused here", "thawed here", "went on by chance"
 MOST_CURVES = 200  # most curves in a figure: with more the browser is slow, and the curves hide each other

@@ -39,9 +39,9 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=False).replace("\n", " ")
 
 
-def wrapped(text: str, width: int = 70) -> str:
+def wrapped(text: str) -> str:
     """Escape a hover text and wrap it, because plotly does not."""
-    return "<br>".join(escape(line) for line in textwrap.wrap(text, width))
+    return "<br>".join(escape(line) for line in textwrap.wrap(text, 70))
 
 
 def in_template(name: str) -> str:

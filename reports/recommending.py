@@ -11,13 +11,13 @@ from reports.phrases import CENT, deviation, duration, listed, number, value_in_
 from search_spaces.messages import significant
 from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results import analysis
-from studies.results.analysis import SUNK, ArchivePoint, judged_objective
+from studies.results.analysis import ArchivePoint, judged_objective
 from studies.results.baselines import baselines
 from studies.results.confirmations import confirmation_of, test_of
 from studies.results.constraints import is_feasible, wanted_in_words
 from studies.results.recommendation import Recommendation, best_to_train_again, name_of, recommended
 from trainers.commands.command import COMMAND, HOW_TO_KEEP
-from trainers.protocol import STDERR, TEST_SAMPLES
+from trainers.protocol import CUMULATIVE_METRICS, STDERR, TEST_SAMPLES
 
 INTERVAL = 1.96  # standard errors on each side of a value in a 95 % interval
 _COMPARATIVES: Mapping[str, tuple[str, str, str]] = {
@@ -128,7 +128,7 @@ def _compared(study: StudyRecord, other: ArchivePoint, found: Recommendation) ->
 
 def _trade_offs(study: StudyRecord, found: Recommendation) -> list[str]:
     judged = found.judged
-    only_costs = all(one.metric in SUNK for one in study.objectives if one != judged)
+    only_costs = all(one.metric in CUMULATIVE_METRICS for one in study.objectives if one != judged)
     lines = []
     for other in found.trade_offs:
         its, taken = (value_in_words(judged.metric, one.values[judged.metric]) for one in (other, found.point))

@@ -22,11 +22,13 @@ Params = Mapping[str, ParameterValue]
 Failure = Literal["error", "diverged", "out_of_memory", "timeout", "lost", "unreadable", "storage"]
 """Kinds of a failed attempt. `unreadable` (checkpoint) and `storage` (full or broken disk) do not fail the trial."""
 
+CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
+"""Sums over epochs, which the controller adds, because it knows prices; extrapolated to the last epoch if pruned."""
 ALWAYS_MEASURED = (
-    "cost_usd", "wall_seconds", "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
+    *sorted(CUMULATIVE_METRICS), "model_parameters", "latency_ms", "train_loss", "val_loss", "samples_per_second",
     "train_seconds", "data_seconds", "evaluation_seconds", "peak_memory_bytes",
 )  # fmt: skip
-"""Metrics of every trial. The controller, which knows prices, adds the first two."""
+"""Metrics of every trial."""
 
 TEST_SAMPLES = "test_samples"  # number of test samples, beside test metrics
 

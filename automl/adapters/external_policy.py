@@ -17,14 +17,14 @@ import numpy as np
 from search_spaces.messages import found, nearest
 from search_spaces.space import Space
 from studies.control.assembly import PoolSpec, assemble
-from studies.records.records import CUMULATIVE_METRICS, Objective
+from studies.records.records import Objective
 from studies.results.constraints import bounds_of, columns, total_violation
 from studies.search.model.encoding import Encoder
 from studies.search.observations import Columns, Observation, Outcome, Snapshot, decision_rungs
 from studies.search.policy import Decision, History, Thaw, stop_for_good
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import parse_spec
-from trainers.protocol import ParameterValue
+from trainers.protocol import CUMULATIVE_METRICS, ParameterValue
 
 
 class ExternalPolicy:

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.parameters import SpaceError
 from search_spaces.suggestions import Domain, choice_domain, float_domain, in_words, int_domain
-from trainers.functions.trial import CONTROLLERS_METRICS, no_member
-from trainers.protocol import ParameterValue, TaskError
+from trainers.functions.trial import no_member
+from trainers.protocol import CUMULATIVE_METRICS, ParameterValue, TaskError
 
 if TYPE_CHECKING:
     from trainers.functions.trial import Trial
 
 _PRUNED = "TrialPruned"  # Optuna's exception, whose class need not be installed
-_TAKEN = CONTROLLERS_METRICS | {"self", "model_parameters", "peak_memory_bytes"}
+_TAKEN = CUMULATIVE_METRICS | {"self", "model_parameters", "peak_memory_bytes"}
 """Names of attributes that cannot be metrics, because they are arguments or measured already."""
 PASSED_ON = frozenset({"device", "heartbeat", "loader", "mean", "number", "prepare", "rank", "seed", "world_size"})
 """Members of a `Trial` that an objective may use, too."""

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
+from automl.exporting.exports import Target, check_target
 from automl.stored.open_store import check_launched, open_store
 from automl.terminal.echo import echo
 from automl.terminal.options import json_option, store_option, study_argument
 from automl.terminal.output import print_json
 from reports.phrases import plural, usd, value_in_words
 from studies.storage.reading.reader import load_study
-from studies.storage.schema.engine import StoreError
 
 
 @click.command()
@@ -31,7 +31,7 @@ from studies.storage.schema.engine import StoreError
 @store_option
 @json_option
 def ensemble(  # noqa: PLR0917 - click passes each option by name
-    study: str, size: int, out: Path | None, form: str | None, docker: Path | None, store: str | None, as_json: bool
+    study: str, size: int, out: Path | None, form: Target | None, docker: Path | None, store: str | None, as_json: bool
 ) -> None:
     """Combine saved models of a study into one model.
 
@@ -47,8 +47,7 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
     row, record = opened.require(study), load_study(opened, study)
     check_launched(record.spec, record.name)
     out = Path(f"{study}-ensemble") if out is None else out
-    if not out.absolute().parent.is_dir():
-        raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
+    check_target(out, form or "package")
     from automl.exporting.ensembles import write_ensemble  # loads torch, which takes seconds
 
     price = row.usd_per_slot_hour

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from automl.exporting.atomic_outputs import ExportError, as_a_line, check_new_folder
-from automl.exporting.origins import ensemble_origin, kept_ensemble, named_point, origin_of, values_at
+from automl.exporting.origins import FOLDERS, ensemble_origin, kept_ensemble, named_point, origin_of, values_at
 from automl.stored.open_store import kept_checkpoint
 from search_spaces.untrusted_text import redact_deep
 from studies.records.records import ConfirmationRecord, StudyRecord
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Format = Literal["weights", "package", "torch-export", "onnx", "mlflow"]
 Target = Format | Literal["docker"]  # a format, or the folder of an image that serves a package
 FORMATS: tuple[Format, ...] = get_args(Format)
-_FOLDERS = ("package", "mlflow", "docker")
 _BY_ENDING: Mapping[str, Format] = {".pt2": "torch-export", ".onnx": "onnx", "": "package"}
 ENDINGS: Mapping[Target, str] = {"weights": ".pt", **{form: ending for ending, form in _BY_ENDING.items()}}
 """Default file name endings by format."""
@@ -36,7 +35,7 @@ def check_target(out: Path, form: Target) -> None:
     """Raise StoreError if the parent of `out` is missing, ExportError if the export would replace a folder."""
     if not out.absolute().parent.is_dir():
         raise StoreError(f"--out: {str(out)!r} cannot be written: there is no folder {str(out.absolute().parent)!r}")
-    if form in _FOLDERS:
+    if form in FOLDERS:
         check_new_folder(out)
     elif form != "weights" and out.is_dir():
         raise ExportError(f"--out: {str(out)!r} is a folder, and --format {form} writes a file. Name a file")

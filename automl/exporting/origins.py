@@ -22,7 +22,7 @@ NAMES = {
     "cheapest": "the cheapest training",
     "knee": "the best trade-off: the smallest sum of the objectives, each scaled to its range in the archive",
 }
-_SEVERAL = ("package", "mlflow", "docker")
+FOLDERS = ("package", "mlflow", "docker")
 ENSEMBLE = "ensemble"
 """Name of a trial's seeds instead of a point: `ensemble`, `ensemble:TRIAL` or `ensemble:TRIAL@EPOCH`."""
 _OF_TRIAL = re.compile(r"(?P<trial>\d{1,9})(?:@(?P<epoch>\d{1,9}))?", re.ASCII)
@@ -78,8 +78,8 @@ def kept_ensemble(record: StudyRecord, point: str, form: str) -> list[Confirmati
 
     Raises ExportError if no such models are saved, or the format holds one model, StoreError for a malformed point.
     """
-    if form not in _SEVERAL:
-        raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(_SEVERAL)}")
+    if form not in FOLDERS:
+        raise ExportError(f"--ensemble: --format {form} holds one model. Use one of {', '.join(FOLDERS)}")
     trial, epoch = named_point(record, point)
     is_of_epoch = "@" in point
     runs = _kept(record, trial, epoch if is_of_epoch else None)

@@ -11,9 +11,10 @@ from reports.phrases import is_share, plural
 from search_spaces.messages import found, listed
 from search_spaces.parameters import Categorical, Conditional, Int, Parameter, SpaceError
 from search_spaces.space import Space
-from studies.records.records import CUMULATIVE_METRICS, DIRECTIONS, STATIC_METRICS, Direction, TrialState
+from studies.records.records import DIRECTIONS, STATIC_METRICS, Direction, TrialState
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
+from trainers.protocol import CUMULATIVE_METRICS
 
 State = Literal["finished", "cut short", "failed", "unfinished"]
 Curve = Mapping[float, float]  # values of a metric by step

@@ -16,7 +16,7 @@ from automl.launching.prepared_study import Prepared
 from search_spaces.messages import found, listed, nearest, shown
 from search_spaces.space import Space
 from search_spaces.untrusted_text import redact
-from studies.records.records import CUMULATIVE_METRICS, NANO, Constraint, Objective, StudyRecord, TrialRecord
+from studies.records.records import NANO, Constraint, Objective, StudyRecord, TrialRecord
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
 from studies.search.model.end_forecast import forecast_ends
@@ -27,6 +27,7 @@ from studies.spec.study_spec import StudySpec
 from studies.storage.reading.reader import load_study
 from studies.storage.schema.engine import StoreError, absolute_url, connect_args, exists, is_current, parse_url
 from studies.storage.study_store import Store
+from trainers.protocol import CUMULATIVE_METRICS
 
 if TYPE_CHECKING:
     import optuna

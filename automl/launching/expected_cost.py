@@ -1,7 +1,6 @@
 """Estimates a study's cost, and the number of full trainings in its budget, before the launch."""
 
 import math
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 from automl.launching.prepared_study import Prepared
 from reports.phrases import duration, mapping, plural, usd
 from studies.records.records import OF_SAVED_MODELS, StudyRecord
+from studies.results.pareto import last_epoch
 from studies.spec.study_spec import spec_to_mapping
 from studies.storage.reading.reader import load_study
 from studies.storage.schema import tables as t
@@ -146,9 +146,8 @@ def _prices_paid(store: Store, study_id: int) -> list[float]:
 def cost_of(record: StudyRecord, other_slots: str = "") -> EarlierCost | None:
     """Return the cost of a study's trials, or None if no epoch was measured."""
     measured = [trial for trial in record.started if trial.epochs]
-    training = record.spec.get("training")
-    epochs = training.get("epochs") if isinstance(training, Mapping) else None
-    if not measured or not isinstance(epochs, int):
+    epochs = last_epoch(record.spec)
+    if not measured or epochs is None:
         return None
     slot_seconds = [one.world_size * sum(e.wall_seconds for e in one.epochs) / len(one.epochs) for one in measured]
     charged = sum(charge.slots * charge.seconds for charge in record.charges if charge.kind not in OF_SAVED_MODELS)

@@ -24,6 +24,7 @@ from search_spaces.suggestions import Domain, choice_domain, float_domain, int_d
 from studies.spec.sections import SearchSpec
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec
+from trainers.contract.user_code import INSTALLED
 
 PREFIX = "suggest_"
 MEASURED = frozenset({"cost_usd", "wall_seconds", "peak_memory_bytes"})
@@ -39,7 +40,6 @@ _DOMAINS: Mapping[str, Callable[..., Domain]] = {
     "suggest_categorical": choice_domain,
 }
 _RAY = frozenset({"ray", "session", "train", "tune"})
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_optuna_objective(function: Callable[..., object]) -> bool:
@@ -184,7 +184,7 @@ def _is_users(module: ModuleType | None) -> bool:
     if module is None or module.__name__ == "__main__":
         return module is not None
     path = Path(getattr(module, "__file__", None) or sysconfig.get_path("stdlib"))
-    return _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(sysconfig.get_path("stdlib"))
+    return INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def _names(code: CodeType) -> set[str]:

@@ -11,11 +11,11 @@ from automl.launching.prepared_study import MEASURED_OF_FUNCTIONS, Prepared, Tas
 from automl.launching.quickstart import HOURS, USD, Quickstart, budget_note, objectives_note
 from automl.launching.spec_reading import store_overrides
 from search_spaces.messages import found, listed, near_file
-from studies.records.records import CUMULATIVE_METRICS
 from studies.spec.metric_names import direction_is_guess, likely_direction
 from studies.spec.sections import ENTRY_POINT
 from studies.spec.spec_errors import SpecError
 from studies.spec.study_spec import StudySpec, apply_overrides, parse_spec, split_override
+from trainers.protocol import CUMULATIVE_METRICS
 
 EPOCHS = 20  # epochs of a training of code without a spec
 

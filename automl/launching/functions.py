@@ -14,12 +14,12 @@ from typing import Any
 from search_spaces.space import Space
 from studies.spec.spec_errors import SpecError
 from trainers.contract.training_function import is_training_function, problem_of
+from trainers.contract.user_code import INSTALLED
 
 FOLDER = "automl_functions"  # folder for saved functions, beside a study
 _PLACE = "automl.search"
 _WIDTH = 100
 _MOST_BYTES = 32 * 2**20
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _MODULE = '''"""The training function {name}, saved by automl.search with all that it refers to.
 
 {source}
@@ -84,7 +84,7 @@ def name_of(function: Callable[..., object], folder: Path, study: str) -> tuple[
     path = getattr(module, "__file__", None)
     if function.__module__ == "__main__" or "<locals>" in function.__qualname__ or path is None:
         return f"{FOLDER}.{_save(function, name, folder, study)}:{name}", folder
-    if not _INSTALLED.isdisjoint(Path(path).parts):
+    if not INSTALLED.isdisjoint(Path(path).parts):
         return f"{function.__module__}:{function.__qualname__}", folder
     root = Path(path).absolute().parents[function.__module__.count(".") + (Path(path).name == "__init__.py")]
     return f"{function.__module__}:{function.__qualname__}", root
@@ -138,7 +138,7 @@ def _pickled(function: Callable[..., object]) -> bytes:
 
     module = sys.modules.get(function.__module__)
     path = Path(getattr(module, "__file__", None) or "")
-    is_own = module is not None and path.name and _INSTALLED.isdisjoint(path.parts)
+    is_own = module is not None and path.name and INSTALLED.isdisjoint(path.parts)
     if not is_own or module.__name__ in cloudpickle.list_registry_pickle_by_value():  # type: ignore[union-attr]
         return bytes(cloudpickle.dumps(function))
     cloudpickle.register_pickle_by_value(module)

@@ -17,7 +17,6 @@ from studies.control.assembly import PoolSpec, assemble
 from studies.gangs.available_slots import AvailableSlots, find_slots
 from studies.gangs.pool_protocol import PoolError
 from studies.money.budget import Price, price_of
-from studies.records.records import CUMULATIVE_METRICS
 from studies.search.model.transfer import EarlierStudy
 from studies.search.policy import Policy
 from studies.search.user_objects import make_importable
@@ -38,7 +37,7 @@ from studies.storage.schema.engine import StoreError, parse_url
 from trainers.commands.command import COMMAND, Command, missing_program, search_path
 from trainers.contract.task import Params, baselines_of, declared_metrics, first_trials_of, parameters_of, space_of
 from trainers.contract.task_loading import load_task
-from trainers.protocol import ALWAYS_MEASURED, OUR_METRICS, Diagnostics, TaskError
+from trainers.protocol import ALWAYS_MEASURED, CUMULATIVE_METRICS, OUR_METRICS, Diagnostics, TaskError
 from trainers.trial_settings import unheeded
 
 PROBE = (sys.executable, "-P", "-m", "trainers.local.try_out_task")

@@ -90,14 +90,14 @@ class Version:
         return f"{self.name}/{self.number}"
 
 
-def registry_of(given: str | None, of_study: str | None, base_folder: str, *, makes: bool = True) -> Registry:
+def registry_of(given: str | None, of_study: str | None, base_folder: str) -> Registry:
     """Return the registry at `given`, else at `of_study` (relative to `base_folder`), else the default.
 
     Raises ExportError if the URI is invalid, or does not answer.
     """
     if given is None and of_study is not None:
-        return Registry(of_study, base_folder, makes=makes)
-    return Registry(given, makes=makes)
+        return Registry(of_study, base_folder)
+    return Registry(given)
 
 
 class Registry:

@@ -9,19 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from automl.terminal.texts import cut
-from reports.phrases import counted, duration, mapping, state_text, usd, value_in_words
-from studies.records.records import (
-    CUMULATIVE_METRICS,
-    FINISHED_STATES,
-    NANO,
-    Action,
-    Objective,
-    StudyRecord,
-    TrialRecord,
-    TrialState,
-)
+from reports.phrases import counted, duration, state_text, usd, value_in_words
+from studies.records.records import FINISHED_STATES, NANO, Action, Objective, StudyRecord, TrialRecord, TrialState
 from studies.results import analysis
+from studies.results.pareto import last_epoch
 from studies.results.recommendation import best_points, name_of
+from trainers.protocol import CUMULATIVE_METRICS
 
 HALTS: Mapping[Action, str] = {"pause": "paused", "stop": "stopped"}
 """Decisions that end or interrupt a trial, in words."""
@@ -154,7 +147,6 @@ def picture_of(record: StudyRecord, now: float) -> Picture:
     """Return the state to show of a stored study. `now` is in seconds since 1970."""
     driven = record.driven or not was_left(record)
     limits = {name: line.limit for name, line in record.budget.items()}
-    planned = mapping(record.spec.get("training")).get("epochs")
     archive = analysis.archive(record)
     return Picture(
         name=record.name,
@@ -166,7 +158,7 @@ def picture_of(record: StudyRecord, now: float) -> Picture:
         slots=record.slots_there,
         slots_note=f"of up to {record.most_slots}" if record.most_slots and record.driven else "",
         epochs=sum(len(trial.epochs) for trial in record.started),
-        planned=planned if isinstance(planned, int) else None,
+        planned=last_epoch(record.spec),
         spent_usd=record.cost_nano_usd / NANO,
         most_usd=limits.get("usd"),
         deadline_seconds=_deadline(record),

@@ -28,6 +28,7 @@ from studies.control.machine.state import StudyMachine
 from studies.records.records import StudyRecord, TrialState
 from studies.results.recommendation import recommended
 from studies.storage.writing.changes import Decided
+from trainers.contract.user_code import OUR_PACKAGES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,9 +119,6 @@ def exit_code_of(record: StudyRecord) -> int:
     return 0 if any(trial.state == "complete" for trial in record.trials) else NOTHING_COMPLETE
 
 
-OWN_LOGGERS = ("automl", "reports", "search_spaces", "studies", "trainers")
-
-
 class LogFileError(UserError):
     """The log file cannot be written."""
 
@@ -147,7 +145,7 @@ def writing(path: Path | None) -> Iterator[Callable[[str], None]]:
         yield lambda _line: None
         return
     handler = _Handler(path)
-    loggers = [logging.getLogger(name) for name in OWN_LOGGERS]
+    loggers = [logging.getLogger(name) for name in OUR_PACKAGES]
     for logger in loggers:
         logger.addHandler(handler)
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord
+from studies.records.records import Objective, StudyRecord, TrialRecord
 from studies.results import analysis
 from studies.results.pareto import archive, reference_point
 from studies.search.acquisition.hypervolume_improvement import BoxDecomposition
@@ -20,6 +20,7 @@ from studies.search.model.gaussian_process import Hyperparameters, Posterior, Pr
 from studies.search.observations import Observation
 from studies.search.samplers.suggester import Suggestion
 from studies.simulation.setting import RandomCandidate, Setting
+from trainers.protocol import CUMULATIVE_METRICS
 
 Array = NDArray[np.float64]
 

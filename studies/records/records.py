@@ -128,8 +128,6 @@ CHARGE_KINDS: tuple[ChargeKind, ...] = ("start", "train", "lost", "idle", "confi
 OF_SAVED_MODELS: tuple[ChargeKind, ...] = ("confirm", "test")
 """Kinds of charges for models that the search has found."""
 OWN_CHARGES: tuple[ChargeKind, ...] = ("start", "train")  # charges that a trial pays; their sum is its `cost_usd`
-CUMULATIVE_METRICS = frozenset({"cost_usd", "wall_seconds"})
-"""Sums over epochs, extrapolated to the last epoch for pruned trials."""
 STATIC_METRICS = frozenset({"model_parameters", "latency_ms", "peak_memory_bytes"})
 """Metrics that training does not improve: constants, and peak memory, which never falls."""
 

@@ -32,7 +32,7 @@ from studies.results.constraints import bounded, columns, is_trial_feasible, vio
 from studies.results.constraints import hypervolume as hypervolume  # noqa: PLC0414 - readers look for results here
 from studies.results.constraints import milestones as milestones  # noqa: PLC0414
 from studies.results.pareto import point, reference_of
-from trainers.protocol import ParameterValue
+from trainers.protocol import CUMULATIVE_METRICS, ParameterValue
 
 BUDGET_LINES = ("usd", "hours", "trials")
 MOST_PERCENT = 100.0
@@ -339,13 +339,12 @@ def jsonable(value: object) -> object:
     return str(value)
 
 
-SUNK = frozenset({"cost_usd", "wall_seconds"})
-"""Objectives that are spent once a model is trained, so they do not matter for choosing it."""
-
-
 def judged_objective(objectives: Sequence[Objective]) -> Objective:
-    """Return the first objective that is not in `SUNK`, else the first objective."""
-    return next((one for one in objectives if one.metric not in SUNK), objectives[0])
+    """Return the first objective that is no cumulative metric, else the first objective.
+
+    Cumulative metrics are spent once a model is trained, so they do not matter for choosing it.
+    """
+    return next((one for one in objectives if one.metric not in CUMULATIVE_METRICS), objectives[0])
 
 
 MOST_LISTED = 6  # most choices of one parameter that a sentence lists

@@ -9,17 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from studies.records.records import (
-    CUMULATIVE_METRICS,
-    STATIC_METRICS,
-    Constraint,
-    EpochRecord,
-    Objective,
-    StudyRecord,
-    TrialRecord,
-)
+from studies.records.records import STATIC_METRICS, Constraint, EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.results import pareto
 from studies.results.pareto import point, reference_of
+from trainers.protocol import CUMULATIVE_METRICS
 
 Side = Literal["min", "max"]
 

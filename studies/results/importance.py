@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from studies.records.records import CUMULATIVE_METRICS, Objective, StudyRecord, TrialRecord, known_space
+from studies.records.records import Objective, StudyRecord, TrialRecord, known_space
 from studies.results.extrapolation import extrapolated_metric
 from studies.results.pareto import last_epoch
+from trainers.protocol import CUMULATIVE_METRICS
 
 FEWEST_TRIALS = 10  # fewest usable trials: with fewer trials, importance would be noise
 MOST_TRIALS = 1000  # most trials that the forest is fitted to (an even sample): more would delay a report by seconds

@@ -12,8 +12,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.records.records import CUMULATIVE_METRICS, EpochRecord, Objective, StudyRecord, TrialRecord
+from studies.records.records import EpochRecord, Objective, StudyRecord, TrialRecord
 from studies.results.extrapolation import extrapolated_metric
+from trainers.protocol import CUMULATIVE_METRICS
 
 Point: TypeAlias = tuple[float, ...]
 

@@ -9,11 +9,11 @@ from typing import Any
 from search_spaces.messages import UserError, found, listed, nearest, shown
 from studies.records.records import NANO, Objective, StudyRecord, TrialState
 from studies.results import analysis
-from studies.results.analysis import SUNK, ArchivePoint, judged_objective
+from studies.results.analysis import ArchivePoint, judged_objective
 from studies.results.baselines import Baseline, baselines
 from studies.results.confirmations import confirmation_of, test_of
 from studies.results.pareto import archive, knee_of, least_ranges
-from trainers.protocol import STDERR, ParameterValue
+from trainers.protocol import CUMULATIVE_METRICS, STDERR, ParameterValue
 
 AT_MOST, AT_LEAST = "under", "over"
 _SIDES = {AT_MOST: "at most", AT_LEAST: "at least"}
@@ -210,8 +210,9 @@ def _choice(study: StudyRecord, points: Sequence[ArchivePoint], values: Sequence
     best = min(places, key=lambda place: (values[place][column], values[place]))
     name = study.objectives[column].metric
     noise = standard_error(study, name, points[best].trial, points[best].epoch) or 0.0
-    of_use = [place for place, one in enumerate(study.objectives) if place != column and one.metric not in SUNK]
-    sunk = [place for place, one in enumerate(study.objectives) if place != column and one.metric in SUNK]
+    others = [(place, one.metric) for place, one in enumerate(study.objectives) if place != column]
+    of_use = [place for place, metric in others if metric not in CUMULATIVE_METRICS]
+    sunk = [place for place, metric in others if metric in CUMULATIVE_METRICS]
     return min(
         (place for place in places if values[place][column] <= values[best][column] + noise),
         key=lambda place: (
@@ -225,7 +226,7 @@ def _trade_offs(
 ) -> list[int]:
     """Return the next worse point, the knee and the cheapest point; only the knee if other objectives are costs."""
     knee = ranked[knee_of([values[place] for place in ranked], _ranges(study))]
-    if sum(one.metric not in SUNK for one in study.objectives) < 2:
+    if sum(one.metric not in CUMULATIVE_METRICS for one in study.objectives) < 2:
         return [knee] if knee in worse else []
     return [place for place in dict.fromkeys((*worse[:1], knee, *worse[-1:])) if place in worse]
 

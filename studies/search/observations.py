@@ -71,10 +71,10 @@ FIRST_RUNG = 2
 """Smallest rung before the first trials are known, unless the full training is shorter."""
 
 
-def decision_rungs(epochs: int, ratio: float = RUNG_RATIO, least: int = FIRST_RUNG) -> tuple[int, ...]:
+def decision_rungs(epochs: int, *, least: int = FIRST_RUNG) -> tuple[int, ...]:
     """Return the epochs of forecasts, from `least` to the last epoch, growing by a constant ratio."""
     found, epoch = [epochs], float(epochs)
-    while (epoch := epoch / ratio) >= least - 0.5 and round(epoch) < found[-1]:
+    while (epoch := epoch / RUNG_RATIO) >= least - 0.5 and round(epoch) < found[-1]:
         found.append(max(round(epoch), 1))
     return tuple(sorted(set(found)))
 

@@ -19,8 +19,8 @@ from search_spaces.machine_resources import within_free_memory
 from search_spaces.messages import UserError, found, listed, near_file, shown
 from search_spaces.parameters import Categorical, Float, Int, Parameter, SpaceError, Value
 from search_spaces.space import Space
-from studies.records.records import CUMULATIVE_METRICS, Direction
-from trainers.protocol import Params
+from studies.records.records import Direction
+from trainers.protocol import CUMULATIVE_METRICS, Params
 
 Array = NDArray[np.float64]
 Split = Literal["validation", "test"]

@@ -10,7 +10,7 @@ from search_spaces.drawing import derived_seed
 from search_spaces.messages import found, listed, nearest
 from search_spaces.parameters import Value
 from search_spaces.space import Space
-from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective, StudyRecord
+from studies.records.records import Constraint, Objective, StudyRecord
 from studies.results.extrapolation import milestones
 from studies.search.model.encoding import Encoder, identity
 from studies.search.observations import Observation, decision_rungs
@@ -19,6 +19,7 @@ from studies.search.pruners.mo_asha import MoAsha
 from studies.search.samplers.advisor import Source
 from studies.search.samplers.suggester import Suggester, Suggestion
 from studies.simulation.recorded_curves import CurvesError, CurveTable
+from trainers.protocol import CUMULATIVE_METRICS
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,6 @@ from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import StudySetup
 from studies.gangs.simulated import Curve, SimulatedPool
 from studies.records.records import (
-    CUMULATIVE_METRICS,
     FINISH,
     SIMULATED_TASK,
     STATIC_METRICS,
@@ -62,6 +61,7 @@ from studies.simulation.setting import (
 from studies.spec.sections import MOST, FaultsSpec
 from studies.spec.study_spec import StudySpec, parse_spec
 from studies.storage.study_store import Store
+from trainers.protocol import CUMULATIVE_METRICS
 
 
 def spec_of(setting: Setting, study: str, sampler: SamplerChoice, pruner: PrunerChoice) -> StudySpec:

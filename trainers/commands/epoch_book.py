@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from search_spaces.messages import listed
 from trainers.commands.command import Command, EpochNumber
 from trainers.failures import UnreadablePartError
-from trainers.functions.trial import CONTROLLERS_METRICS
-from trainers.protocol import Measurement, TaskError, TrialSpec
+from trainers.protocol import CUMULATIVE_METRICS, Measurement, TaskError, TrialSpec
 
 _LONGEST_NOTE = 300
 
@@ -222,7 +221,7 @@ def _numbers(reported: Reported) -> dict[str, float]:
         raise TaskError(f"the command reported epoch {reported.epoch} without a metric")
     metrics = {}
     for name, value in reported.metrics.items():
-        if name in CONTROLLERS_METRICS:
+        if name in CUMULATIVE_METRICS:
             raise TaskError(f"the command reported {name!r}, a metric that every trial has. Choose another name")
         try:
             metrics[name] = float(value)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def _shortened(text: str) -> str:
 
 OUR_PACKAGES = ("automl", "reports", "search_spaces", "studies", "trainers")
 MOST_FILES = 100
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+INSTALLED = frozenset({"site-packages", "dist-packages"})
 _HASH_CHARACTERS = 16
 WHOLE_BYTES, _END_BYTES = 2**28, 2**20
 _data_hashes: dict[tuple[str, int, int], str] = {}
@@ -64,7 +64,7 @@ def code_files(folders: Sequence[str]) -> dict[str, str]:
             if not file.startswith(folder) or str(getattr(module, "__name__", "")).partition(".")[0] in OUR_PACKAGES:
                 continue
             parts = file.removeprefix(folder).split(os.sep)  # noqa: PTH206 - see above
-            if _INSTALLED.isdisjoint(parts):
+            if INSTALLED.isdisjoint(parts):
                 with suppress(OSError):  # the file was deleted
                     if file not in _hashes:
                         _hashes[file] = hash_of(Path(file))

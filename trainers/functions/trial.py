@@ -33,16 +33,13 @@ from trainers.loop.step_counter import StepCounter
 from trainers.model.network import NamingDDP, keeping_modes, shards_fully
 from trainers.model.precision import format_of
 from trainers.model.sharding import has_values, shard_fully
-from trainers.protocol import TaskError, TrialSpec
+from trainers.protocol import CUMULATIVE_METRICS, TaskError, TrialSpec
 from trainers.ranks.process import return_freed_tensors
 from trainers.ranks.process_group import Group, copy_from_rank_0
 from trainers.trial_settings import Followed, ReadParams
 
 if TYPE_CHECKING:
     from trainers.trial_settings import Settings
-
-
-CONTROLLERS_METRICS = frozenset({"cost_usd", "wall_seconds"})
 
 
 class TrialOver(BaseException):
@@ -252,7 +249,7 @@ class Trial:
                 f"trial.report: {', '.join(metrics)} reported outside the loop over trial.epochs. Report in the loop"
             )
         for name, value in metrics.items():
-            if name in CONTROLLERS_METRICS:
+            if name in CUMULATIVE_METRICS:
                 raise TaskError(
                     f"trial.report: {name!r} is measured in every trial. Choose another name for your metric"
                 )

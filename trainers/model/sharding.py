@@ -111,7 +111,7 @@ class ShardedOptimizer:
     def __init__(
         self, groups: Iterable[Mapping[str, Any]], build: Callable[[list[dict[str, Any]]], optim.Optimizer], rank: int
     ) -> None:
-        self._rank, whole = rank, [{**group, "params": list(group["params"])} for group in groups]
+        whole = [{**group, "params": list(group["params"])} for group in groups]
         self._parameters: list[nn.Parameter] = [one for group in whole for one in group["params"]]
         self.owners = owners([parameter.numel() for parameter in self._parameters], dist.get_world_size())
         self.own = [index for index, owner in enumerate(self.owners) if owner == rank]

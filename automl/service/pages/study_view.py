@@ -12,12 +12,12 @@ from reports.content import ModelRow, archive_rows, baseline_rows, trial_lines
 from reports.figures import trade_off
 from reports.front_picture import front_picture
 from reports.page_templates import redacted
-from reports.phrases import NOTHING, mapping, usd, value_in_words
+from reports.phrases import NOTHING, usd, value_in_words
 from reports.recommending import recommendation_lines
 from studies.queueing.jobs import ENDED, OVER, Job
 from studies.records.records import NANO, StudyRecord, TrialRecord
 from studies.results import analysis
-from studies.results.pareto import reference_of
+from studies.results.pareto import last_epoch, reference_of
 
 MOST_TRIALS = 30  # most trials in each table, the latest; the report has all
 
@@ -90,7 +90,7 @@ def view_of(job: Job, record: StudyRecord | None) -> StudyView:
 
 def trial_lines_of(record: StudyRecord, trials: Sequence[TrialRecord]) -> list[dict[str, Any]]:
     """Return table rows of trials, with objectives in the spec's order."""
-    planned = mapping(record.spec.get("training")).get("epochs")
+    planned = last_epoch(record.spec)
     return [
         {
             "number": trial.number,

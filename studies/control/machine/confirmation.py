@@ -17,7 +17,7 @@ from studies.control.machine.state import StudyMachine
 from studies.control.machine.study_setup import Command, DrainGang, StartGang, Step, StudySetup
 from studies.gangs.pool_protocol import DrainRequested, Event, GangFailed, GangPool, Measured, PoolError
 from studies.money.budget import Limits
-from studies.records.records import CUMULATIVE_METRICS, NANO, ChargeKind, ResumeState, StoredTrial, TrialRecord
+from studies.records.records import NANO, ChargeKind, ResumeState, StoredTrial, TrialRecord
 from studies.storage.writing.changes import (
     Change,
     Charged,
@@ -28,7 +28,7 @@ from studies.storage.writing.changes import (
     StudyChanged,
     TrialChanged,
 )
-from trainers.protocol import TEST_PREFIX, TEST_SAMPLES, TrialSpec
+from trainers.protocol import CUMULATIVE_METRICS, TEST_PREFIX, TEST_SAMPLES, TrialSpec
 
 PATIENCE_SECONDS = 60.0  # seconds without any training to wait for devices lost with their node
 AUTOSCALER_PATIENCE_SECONDS = 1800.0

@@ -22,10 +22,11 @@ from typing import TypeAlias
 
 from studies.control.machine.live_study import LiveStudy, decision
 from studies.control.machine.live_trials import Trial
-from studies.records.records import CUMULATIVE_METRICS, FINISHING, NANO
+from studies.records.records import FINISHING, NANO
 from studies.results.pareto import knee_of, least_ranges
 from studies.search.model.end_forecast import forecast_ends
 from studies.search.policy import Decision, Thaw
+from trainers.protocol import CUMULATIVE_METRICS
 
 LEAST_TRAININGS = 3.0  # number of full trainings that the search pays for before leaders are finished
 MARGIN = 1.2  # factor on the expected time of leaders: epochs vary, and slots are freed only at rungs

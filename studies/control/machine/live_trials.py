@@ -8,20 +8,12 @@ from typing import Literal
 from search_spaces.suggestions import Asked
 from studies.gangs.pool_protocol import Progress
 from studies.money.budget import without_start
-from studies.records.records import (
-    CUMULATIVE_METRICS,
-    FINISHED_STATES,
-    NANO,
-    Constraint,
-    Objective,
-    StoredTrial,
-    TrialState,
-)
+from studies.records.records import FINISHED_STATES, NANO, Constraint, Objective, StoredTrial, TrialState
 from studies.results.constraints import bounds_of
 from studies.results.extrapolation import end_of_training, extrapolated, mean_per_epoch
 from studies.search.observations import Columns, Observation, Outcome, Snapshot, Values
 from studies.storage.writing.changes import Decided
-from trainers.protocol import Failure, ParameterValue
+from trainers.protocol import CUMULATIVE_METRICS, Failure, ParameterValue
 
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     "queued": frozenset({"running", "pruned"}),

@@ -8,7 +8,7 @@ from operator import is_
 import numpy as np
 from scipy.special import ndtr
 
-from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import columns
 from studies.search.arrays import Array, Marginal, Rows, centred_ranks, with_rare_ones
@@ -24,7 +24,7 @@ from studies.search.model.standardisation import Scale
 from studies.search.model.transfer import TransferMean
 from studies.search.model.trial_arrays import TrialTable
 from studies.search.observations import Columns, Snapshot, decision_rungs
-from trainers.protocol import ParameterValue
+from trainers.protocol import CUMULATIVE_METRICS, ParameterValue
 
 START_EPOCHS = 0.3
 """Assumed cost of a start or thaw, in epochs, until `ENOUGH_STARTS` trials have measured it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.records.records import CUMULATIVE_METRICS, STATIC_METRICS, Objective
+from studies.records.records import STATIC_METRICS, Objective
 from studies.search.arrays import Array
 from studies.search.model.cokriging import (
     CLIP_FEATURE,
@@ -29,6 +29,7 @@ from studies.search.model.cokriging import (
 )
 from studies.search.model.standardisation import LEAST_WIDTH, Scale, Standardisation, by_mean, by_median
 from studies.search.observations import Snapshot
+from trainers.protocol import CUMULATIVE_METRICS
 
 Ends = Mapping[int, float]
 """Forecasts at the last epoch by objective, signed so that smaller is better."""

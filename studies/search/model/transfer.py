@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from search_spaces.parameters import Conditional, Float, SpaceError, parameter_of
 from search_spaces.space import Space
-from studies.records.records import CUMULATIVE_METRICS, Constraint, Objective
+from studies.records.records import Constraint, Objective
 from studies.results import pareto
 from studies.results.constraints import bounds_of
 from studies.search.arrays import Array, best_and_random, centred_ranks
 from studies.search.model.encoding import Encoder
 from studies.search.model.gaussian_process import Posterior, Prior, fit
 from studies.search.model.standardisation import CLIP_START, LEAST_WIDTH, by_median
-from trainers.protocol import ParameterValue, Params
+from trainers.protocol import CUMULATIVE_METRICS, ParameterValue, Params
 
 MOST_TRIALS = 200
 """Largest number of trials of an earlier study: the best half and a random half."""

@@ -145,20 +145,20 @@ def find_column(table: Table, wanted: str | int, option: str, *, is_name_first: 
     raise TaskError(f"{table.path}: found no column {shown(wanted)}, which {option} names; allowed: {columns}{hint}")
 
 
-def same_columns(train: Table, other: Table, *, optional: Sequence[str] = ()) -> Table:
+def same_columns(train: Table, other: Table) -> Table:
     """Return `other` with the columns of `train`, in the same order. Raises TaskError for other columns."""
     if train.form is not None and other.form is not None and not train.form.header:
         if len(train.names) != len(other.names):
             problem = f"found {len(other.names)} columns, allowed: {len(train.names)}, as in {train.path}"
             raise TaskError(f"{other.path}: {problem}")
         return replace(other, columns=dict(zip(train.names, other.columns.values(), strict=True)))
-    missing = [name for name in train.names if name not in other.columns and name not in optional]
+    missing = [name for name in train.names if name not in other.columns]
     extra = [name for name in other.names if name not in train.columns]
     if missing or extra:
         found = [f"found no column {listed(map(shown, missing))}"] if missing else []
         found += [f"found the column {listed(map(shown, extra))}"] if extra else []
         raise TaskError(f"{other.path}: {' and '.join(found)}, allowed: the columns of {train.path}")
-    return replace(other, columns={name: other.columns[name] for name in train.names if name in other.columns})
+    return replace(other, columns={name: other.columns[name] for name in train.names})
 
 
 def texts(column: Any) -> Any:
