@@ -139,8 +139,11 @@ def _refuse_foreign(task: str, folder: Path, source: str) -> None:
     function = next((one for one in body if isinstance(one, ast.FunctionDef) and one.name == name), None)
     if function is None:
         return
-    called = {ast.unparse(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
-    first = next((one.arg for one in function.args.args), "")
+    calls = [(ast.unparse(one.func), one.keywords) for one in ast.walk(function) if isinstance(one, ast.Call)]
+    called, first = {name for name, _ in calls}, next((one.arg for one in function.args.args), "")
+    reported = {value.arg for name, values in calls if name == f"{first}.report" for value in values}
+    if f"{first}.epochs" in called or reported - {"value", "step"}:
+        return  # a training function: Optuna's report() takes a value and a step, ours takes metrics by name
     if any(one.startswith(f"{first}.suggest_") for one in called):
         kind, more = "an Optuna objective", "objectives={'value': 'min'}"
     elif called & {f"{one}.report" for one in ("tune", "train", "session", "ray.tune", "ray.train")}:

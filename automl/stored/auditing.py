@@ -18,7 +18,6 @@ from studies.money.ledger import ABSORBS_ROUNDING
 from studies.records.records import IMPORTED, NANO, NOT_TRAINED_HERE, OF_SAVED_MODELS
 from studies.storage.leases.processes import is_known_gone, left_behind
 from studies.storage.schema import tables as t
-from studies.storage.schema.engine import clock_of
 from studies.storage.study_store import Store, StoreError
 from studies.storage.views.cursors import VIEWS, is_off
 from trainers.checkpoints.locations import is_url
@@ -42,7 +41,9 @@ class Asker:
     @property
     def clock(self) -> str:
         """Return SQL for the database's clock in seconds since 1970."""
-        return str(clock_of(self._connection))
+        if self._connection.dialect.name == "sqlite":
+            return "((julianday('now') - 2440587.5) * 86400.0)"
+        return "EXTRACT(EPOCH FROM clock_timestamp())"
 
     def __call__(self, sql: str, **parameters: Any) -> list[sa.Row[Any]]:
         """Return a statement's rows."""

@@ -232,6 +232,27 @@ def test_functions_for_other_libraries_are_refused_with_the_call_that_searches_t
     assert (code, words in err) == (2, True)
 
 
+def test_a_training_function_with_a_search_of_its_own_is_none_of_another_library(place) -> None:
+    Path("own.py").write_text(
+        textwrap.dedent(
+            """
+            space = {"rate": [0.1, 1.0]}
+
+            class train:
+                report = print
+
+            def run(trial):
+                for epoch in trial.epochs():
+                    tuned = lambda trial: trial.suggest_float("threshold", 0, 1)
+                    train.report("done")
+                    trial.report(val_error=trial.params["rate"])
+            """
+        )
+    )
+    code, _, err = place.run("own.py:run", "--dry-run")
+    assert code == 0, err
+
+
 def test_search_takes_the_space_that_a_function_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -42,18 +42,24 @@ class Suggester(Protocol):
 
 
 class Tried:
-    """Keys of a history's configurations, updated as the history grows."""
+    """Keys of a history's configurations, without parameters requested at run time; updated as the history grows."""
 
     def __init__(self) -> None:
-        self._identities, self._seen = set[Identity](), 0
+        self._identities, self._seen = list[Identity](), set[Identity]()
 
     def of(self, history: Sequence[Observation]) -> set[Identity]:
-        """Return the keys; the caller must not change them."""
-        if len(history) < self._seen:
-            self._identities, self._seen = set(), 0
-        self._identities |= {identity(observation.params) for observation in history[self._seen :]}
-        self._seen = len(history)
-        return self._identities
+        """Return the keys, which the caller must not change. A history that does not continue the last is read anew."""
+        count = len(self._identities)
+        if len(history) < count or (count and _suggested(history[count - 1]) != self._identities[-1]):
+            self._identities, self._seen, count = [], set(), 0
+        more = [_suggested(observation) for observation in history[count:]]
+        self._identities += more
+        self._seen.update(more)
+        return self._seen
+
+
+def _suggested(observation: Observation) -> Identity:
+    return identity({name: value for name, value in observation.params.items() if name not in observation.asked})
 
 
 def draw_untried(draw: Callable[[int], Params], tried: Collection[Identity], space: Space, seed: int) -> Params:

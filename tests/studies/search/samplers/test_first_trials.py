@@ -41,10 +41,18 @@ def test_named_parameters_come_first_and_what_is_left_open_is_drawn_the_same_in_
 
 def test_what_others_have_enqueued_takes_no_named_trials_place() -> None:
     found = suggester({"kind": "b", "rate": 0.5}, {"kind": "a"})
-    history: Any = tuple(SimpleNamespace(params={"kind": "b", "rate": rate}) for rate in (0.9, 0.5, 0.8))
+    history: Any = tuple(SimpleNamespace(params={"kind": "b", "rate": rate}, asked={}) for rate in (0.9, 0.5, 0.8))
     assert found.suggest(1, history[:1]).params == {"kind": "b", "rate": 0.5}
     assert found.suggest(3, history).params == {"kind": "a"}
     assert found.suggest(2, history[:1]).params == {"kind": "a"}, "the other one waits for devices"
+
+
+def test_a_named_trial_that_requested_more_parameters_is_not_repeated() -> None:
+    found, named = suggester({"kind": "b", "rate": 0.5}), {"kind": "b", "rate": 0.5}
+    for asked in ({}, {"depth": 3}):
+        history: Any = (SimpleNamespace(params=named | asked, asked=asked),)
+        assert found.suggest(1, history).params["asked"] == 1
+        assert suggester(named).suggest(1, history).params["asked"] == 1
 
 
 def spec(first: Any, **more: Any) -> Any:
