@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from automl.launching.prepared_study import facts_of
@@ -167,7 +168,7 @@ def read(spec: dict[str, Any] | str) -> dict[str, Any]:
         parsed = parse_spec(spec_within(spec, "spec"), "spec")
         note(step)
         step = "check"
-        facts = facts_of("digits", {}, source="spec", folder=os.curdir, space=None, by_module=False)  # type: ignore[arg-type]
+        facts = facts_of("digits", {}, source="spec", folder=Path(), space=None, by_module=False)
         began = time.process_time()
         is_command = parsed.task == "command"
         own = parsed.space.names() if parsed.space else ()

@@ -88,7 +88,8 @@ def facts_of(
     Raises:
         SpecError: The task cannot be loaded, or fails.
     """
-    _refuse_foreign(task, folder, source)
+    if ":" in task:
+        _refuse_foreign(task, folder, source)
     try:
         if task == COMMAND:
             return _facts_of_command(options, source, folder)
