@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Emulates more configurations than were recorded, since a search soon exhausts tables of 116 to 240 rows.
 
-    python benchmarks/dense_curves.py --out /tmp/dense
-    python benchmarks/search.py --curves /tmp/dense --slots 2 --full-trials 10,30 --seconds none --prices uniform
+    python benchmarks/dense_curves.py --out FOLDER
+    python benchmarks/search.py --curves FOLDER --slots 2 --full-trials 10,30 --seconds none --prices uniform
 
 A forest of random trees learns each table's curves, seconds and model sizes, in logarithms, from the parameters. Curves
 of configurations that are drawn from the space are its forecasts, times the chance of a random repeated training:

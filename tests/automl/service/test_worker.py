@@ -429,16 +429,12 @@ def test_a_frozen_worker_loses_its_job_and_comes_back(service: TestedService) ->
 @pytest.mark.slow
 def test_a_higher_priority_gets_its_slots_and_the_displaced_study_goes_on(service: TestedService) -> None:
     budget = {"usd": 1.0, "hours": None, "trials": 2}
-    service.studies().submit(spec_of("low", training={"epochs": 2000}, budget=budget))
+    service.studies().submit(spec_of("low", training={"epochs": 400}, budget=budget))
     with worker(service.store, service.folder, "w"):
         wait_until(lambda: epochs(service) >= 3, "epochs of the first study")
         service.studies("root", "vision", "admin").submit(spec_of("high"), priority=10)
         wait_until(lambda: states(service) == {"low": "queued", "high": "running"}, "room")
-        wait_until(lambda: states(service) == {"low": "running", "high": "done"}, "the displaced study's next run")
-        reached = epochs(service)
-        wait_until(lambda: epochs(service) > reached, "its next epoch")
-        service.studies().stop("low")
-        wait_until(lambda: states(service) == {"low": "stopped", "high": "done"}, "the stop")
+        wait_until(lambda: states(service) == {"low": "done", "high": "done"}, "both ends")
     assert findings(service) == []
 
 
