@@ -44,6 +44,12 @@ class Problem:
         known = {} if self.known is None else self.known(params)
         return np.array([math.log(value) if name in self.positive else value for name, value in sorted(known.items())])
 
+    @property
+    def knows_an_objective(self) -> bool:
+        """Return whether an objective is known without training."""
+        is_known = self.known is not None or self.counted() is not None
+        return is_known and any(one.metric in self.statics for one in self.objectives)
+
     def seconds_per_usd(self, world_sizes: Array) -> Array:
         """Return the seconds that a dollar pays on each number of slots [m]."""
         return 3600.0 / (self.usd_per_slot_hour * world_sizes)

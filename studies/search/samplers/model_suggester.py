@@ -67,7 +67,7 @@ class AcquisitionOptimizer:
         """Choose parameters or a proposal for a new trial, if possible neither barred nor started."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
-        rng, is_initial = np.random.default_rng(seed), len(trials) < INITIAL_TRIALS
+        rng, is_initial = np.random.default_rng(seed), self._is_initial(trials)
         acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
         is_random = is_initial or rng.random() < RANDOM_SHARE
         untried = suggester.to_be_tried(self._model.problem, trials)
@@ -92,6 +92,16 @@ class AcquisitionOptimizer:
         forecast = self._model.forecast(self._model.untried(self._model.features(proposals)))
         found = acquisition.where_it_tells(lambda one: BatchValues(one, one.index(forecast, exact=True)))
         return proposals[int(np.argmax(found.values))]
+
+    def _is_initial(self, trials: Sequence[Snapshot]) -> bool:
+        """Return whether to draw at random: there are too few trials, or the model knows nothing to compare.
+
+        Such a model prefers the space's corners, whose trainings cost up to twice the mean (benchmarks/README.md).
+        """
+        problem = self._model.problem
+        knows = problem.transfer is not None or problem.knows_an_objective
+        has_results = any(trial.at or trial.state == "failed" for trial in trials)
+        return len(trials) < INITIAL_TRIALS or not (knows or has_results)
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
         """Return the next good configuration of earlier studies that no trial had, or None."""

@@ -1,16 +1,20 @@
 """The suggester of our model of learning curves: seeds, repetitions, and parameters that an earlier study lacks."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from search_spaces.drawing import derived_seed
 from search_spaces.space import Space
 from studies.records.records import Objective
 from studies.search.model.curve_model import CurveModel
+from studies.search.model.encoding import Encoder
 from studies.search.model.problem import Problem
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
@@ -93,6 +97,30 @@ def test_a_parameter_that_an_earlier_study_lacks_is_drawn(monkeypatch: pytest.Mo
     assert list(first(3)) == ["optimizer", "momentum", "depth"], "in the order of the space"
     assert first(3) == first(3)
     assert first(3)["momentum"] != first(4)["momentum"]
+
+
+@pytest.mark.medium
+def test_parallel_trials_are_drawn_until_the_model_has_something_to_compare() -> None:
+    space = Space.from_dict({name: {"type": "float", "low": 0.0, "high": 1.0} for name in "abcd"})
+    rng = random.Random(0)
+    params = [{name: rng.random() for name in "abcd"} for _ in range(7)]
+
+    def suggested(at: Mapping[int, Any], **more: Any) -> Mapping[str, Any]:
+        history = [
+            Observation(
+                trial_id=number, params=one, outcome="running",
+                snapshot=Snapshot(number=number, params=one, state="running", epochs=len(at), at=at),
+            )
+            for number, one in enumerate(params)
+        ]  # fmt: skip
+        made = problem(space, **more)
+        made = replace(made, objectives=(*OBJECTIVES, Objective(metric="model_parameters"))) if more else made
+        return ModelSuggester(CurveModel(made), seed=3).suggest(7, tuple(history)).params
+
+    drawn = Encoder(space).decode(np.random.default_rng(derived_seed("ask", 3, 7, 0)).random((1, 4))[0])
+    assert suggested({}) == drawn
+    assert suggested({1: (0.5, 0.1), 2: (0.4, 0.2)}) != drawn
+    assert suggested({}, known=lambda one: {"model_parameters": one["a"]}) != drawn
 
 
 @pytest.mark.medium
