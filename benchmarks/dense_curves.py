@@ -6,7 +6,8 @@
 
 A forest of random trees learns each table's curves, seconds and model sizes, in logarithms, from the parameters. Curves
 of configurations that are drawn from the space are its forecasts, times the chance of a random repeated training:
-exp(difference of two trainings / sqrt(2)), if --chance is 1. Forests shrink differences, so that good configurations
+exp(difference of two trainings / sqrt(2)), if --chance is 1. Test metrics have no chance, so that they show what a
+model is worth when it is trained again. Forests shrink differences, so that good configurations
 are rarer and closer to the median than in reality.
 """
 
@@ -43,7 +44,7 @@ def emulated(table: dict[str, Any], rows: int, rng: np.random.Generator, chance:
     params = [encoder.decode(point) for point in rng.random((rows, encoder.parameters))]
     found = forest.predict(np.nan_to_num(np.array([encoder.units(one) for one in params]), nan=-1.0))
     luck = chance * (again - logs[table["again_rows"]]) / np.sqrt(2.0)
-    luck[:, 0] = 0.0  # seconds
+    luck[:, [kind == "seconds" or kind.startswith("metric_test") for kind in kinds]] = 0.0
     luck = luck[np.isfinite(luck).all(axis=(1, 2))]
     curves = np.exp(found[:, :-1].reshape(rows, *logs.shape[1:]) + luck[rng.integers(len(luck), size=rows)])
     return {

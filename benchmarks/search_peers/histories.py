@@ -6,6 +6,7 @@ one, the second turns the order of errors and of seconds around.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the tests' histories are no part of the package
 
 from automl.histories.importing import import_history
 from automl.launching.earlier_studies import trials_of_record

@@ -10,6 +10,7 @@ from search_peers.ask_tell import Rival
 from search_peers.botorch_momf import momf
 from search_peers.hyperband import Hyperband
 from search_peers.i_epoch import IEpoch
+from search_peers.multi_metric import MultiMetric
 from search_peers.scalarised_asha import ScalarisedAsha
 from search_peers.syne_moasha import SyneMoasha
 from search_peers.unpruned_gp import UnprunedGp
@@ -95,6 +96,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "mo_asha_promotion_random": Contestant(sampler="random", pruner=PROMOTION, is_baseline=True),
     "tpe": Contestant(sampler="tpe", pruner="none", is_baseline=True),
     "tpe_hyperband": Contestant(sampler=tpe_told_last_values, pruner=Hyperband, is_baseline=True),
+    "tpe_multi_metric": Contestant(sampler=tpe_told_last_values, pruner=MultiMetric, is_baseline=True),
     "nsga2": Contestant(sampler="nsga2", pruner="none", is_baseline=True),
     "optuna_gp": Contestant(sampler="gp", pruner="none", is_baseline=True),
     "random": Contestant(sampler="random", pruner="none", is_baseline=True),
