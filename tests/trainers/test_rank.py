@@ -1,5 +1,6 @@
 """The process of one slot: what it keeps from trial to trial, what it must not, and where its output goes."""
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -91,6 +92,41 @@ def test_a_task_is_made_once_and_each_trial_finds_it_as_new(tmp_path: Path, monk
 def digits_trial(**changes: object) -> TrialSpec:
     trial = TrialSpec(study="s", trial=0, task="digits", params={"learning_rate": 0.1}, training={"epochs": 4})
     return replace(trial, **changes)  # type: ignore[arg-type]
+
+
+CYCLIC = """
+import weakref
+from counting_task import Counting as Base
+
+class Counting(Base):
+    made = []
+
+    def __init__(self, classes=2):
+        super().__init__(classes)
+        self.itself = self
+        self.made.append(weakref.ref(self))
+"""
+
+
+def test_a_loaded_task_is_not_searched_for_garbage_until_another_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counting_task.py").write_text(TASK)
+    (tmp_path / "cyclic_task.py").write_text(CYCLIC)
+    monkeypatch.syspath_prepend(tmp_path)
+    import cyclic_task  # type: ignore[import-not-found]
+
+    rank = RankProcess(device="cpu", cpus_per_rank=1)
+    tasks = [replace(a_trial(tmp_path, number, 2 + number), task="cyclic_task:Counting") for number in range(2)]
+    try:
+        train(rank, tasks[0])
+        (first,) = cyclic_task.Counting.made
+        assert not any(one is first() for one in gc.get_objects())
+        train(rank, tasks[1])
+        assert first() is None
+        assert cyclic_task.Counting.made[1]() is not None
+    finally:
+        gc.unfreeze()
 
 
 def test_measurements_of_short_epochs_travel_together_and_of_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ A pool calls it from several threads: `run` or `follow` occupies a thread during
 """
 
 import copy
-import gc
 import math
 import os
 import queue
@@ -32,7 +31,7 @@ from trainers.local.diagnostics import diagnosed
 from trainers.loop.step_counter import StepCount, StepCounter
 from trainers.loop.trainer import Trainer
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
-from trainers.ranks.process import Remains, free_memory, pin_to_cpus, set_threads, use_one_heap
+from trainers.ranks.process import Remains, exempt_from_collection, free_memory, pin_to_cpus, set_threads, use_one_heap
 from trainers.ranks.process_group import Group, Membership, device_of, warm_up
 from trainers.ranks.process_state import ProcessState, own_environment
 from trainers.ranks.rank_messages import Began, Failed, Message, Orders, Outgoing
@@ -60,6 +59,7 @@ class _TaskCache:
             share_arrays(made)
             self._task, self._key = made, _key_of(spec)
             self._with_task = ProcessState()
+            exempt_from_collection()
         return copy.copy(cast("Trainable", self._task))
 
     def _is_kept(self, spec: TrialSpec) -> bool:
@@ -104,7 +104,6 @@ class RankProcess:
         self._changing = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         warm_up(self._device, backend)
-        gc.freeze()  # without it, permanent objects cost each collection 100 ms of CPU time
         threading.Thread(target=self._work, args=(cpus_per_rank,), name="trials", daemon=True).start()
 
     def pid(self) -> int:
