@@ -53,9 +53,11 @@ def usd(value: float) -> str:
     return f"{sign}${whole}.{cents.rstrip('0').ljust(2, '0')}"
 
 
-def whichever_first(limits: Iterable[str]) -> str:
-    """Join the limits that are not empty: `$1.00 or 2 h, whichever comes first`."""
-    given = [limit for limit in limits if limit]
+def limits_in_words(*, usd_limit: float | None, hours: float | None, trials: int | None) -> str:
+    """Name a budget's limits: `$1.00 or 2 h, whichever comes first`."""
+    given = [] if usd_limit is None else [usd(usd_limit)]
+    given += [] if hours is None else [duration(3600.0 * hours)]
+    given += [] if trials is None else [plural(trials, "trial")]
     return " or ".join(given) + (", whichever comes first" if len(given) > 1 else "")
 
 

@@ -7,7 +7,7 @@ import click
 from automl.exporting.exports import Target, check_target
 from automl.stored.open_store import check_launched, open_store
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.options import docker_option, json_option, only_docker, store_option, study_argument
 from automl.terminal.output import print_json
 from reports.phrases import plural, usd, value_in_words
 from studies.storage.reading.reader import load_study
@@ -24,10 +24,7 @@ from studies.storage.reading.reader import load_study
     "--format", "form", type=click.Choice(["package", "mlflow"]),
     help="Format of the written folder; package by default.",
 )  # fmt: skip
-@click.option(
-    "--docker", type=click.Path(path_type=Path), metavar="DIR",
-    help="Folder to write, from which `docker build` makes an image that serves the model.",
-)  # fmt: skip
+@docker_option
 @store_option
 @json_option
 def ensemble(  # noqa: PLR0917 - click passes each option by name
@@ -40,9 +37,7 @@ def ensemble(  # noqa: PLR0917 - click passes each option by name
     with --format mlflow for MLflow.
     """
     if docker is not None:
-        if form is not None or out is not None:
-            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
-        out, form = docker, "docker"
+        out, form = only_docker(docker, out, form), "docker"
     opened = open_store(store)
     row, record = opened.require(study), load_study(opened, study)
     check_launched(record.spec, record.name)

@@ -7,7 +7,7 @@ import click
 from automl.backend import backend_of
 from automl.exporting.exports import FORMATS, Target, format_of
 from automl.terminal.echo import echo
-from automl.terminal.options import json_option, store_option, study_argument
+from automl.terminal.options import docker_option, json_option, only_docker, store_option, study_argument
 from automl.terminal.output import print_json
 from reports.phrases import value_in_words
 
@@ -16,10 +16,7 @@ from reports.phrases import value_in_words
 @study_argument
 @click.argument("point", metavar="TRIAL[@EPOCH]|best|cheapest|knee")
 @click.option("--out", type=click.Path(path_type=Path), help="File or folder to write the model to.")
-@click.option(
-    "--docker", type=click.Path(path_type=Path), metavar="DIR",
-    help="Folder to write, from which `docker build` makes an image that serves the model.",
-)  # fmt: skip
+@docker_option
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), help="Format to write; the ending of --out decides by default."
 )
@@ -52,9 +49,7 @@ def export(  # noqa: PLR0917 - click passes each option by name
 
 def _target_of(out: Path | None, docker: Path | None, form: Target | None) -> tuple[Path, Target]:
     if docker is not None:
-        if form is not None or out is not None:
-            raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
-        return docker, "docker"
+        return only_docker(docker, out, form), "docker"
     if out is None:
         raise click.UsageError("Nothing to write. Pass --out with a file or folder, or --docker DIR")
     return out, form or format_of(out)

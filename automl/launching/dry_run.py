@@ -12,7 +12,7 @@ from automl.launching.expected_cost import earlier_cost, expected_cost
 from automl.launching.prepared_study import Prepared
 from automl.terminal.echo import echo
 from automl.terminal.texts import cut
-from reports.phrases import duration, plural, usd, whichever_first
+from reports.phrases import duration, limits_in_words, plural, usd
 from search_spaces.messages import listed, one_line
 from search_spaces.parameters import Categorical, Conditional, Float, Int, Parameter, parameter_of
 from search_spaces.space import Space
@@ -21,7 +21,6 @@ from studies.control.assembly import assemble, setup_of
 from studies.results.constraints import wanted_in_words
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.suggester import Suggester
-from studies.spec.sections import BudgetSpec
 from studies.spec.study_spec import spec_to_mapping
 from studies.spec.yaml_reader import write_yaml
 
@@ -98,7 +97,7 @@ def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
         **({"advisor": advised} if advised else {}),
         "training": f"{plural(spec.training.epochs, 'epoch')}, {rungs}",
         "slots": f"{plan['slots']}, {plan['price']}",
-        "budget": _budget(spec.budget),
+        "budget": limits_in_words(usd_limit=spec.budget.usd, hours=spec.budget.hours, trials=spec.budget.trials),
         "cost": plan["expected_cost"],
     }
 
@@ -106,14 +105,6 @@ def headlines(prepared: Prepared, plan: Mapping[str, Any]) -> dict[str, str]:
 def _task(prepared: Prepared) -> str:
     shown = ", ".join(f"{name}={redact_deep(value)}" for name, value in prepared.spec.task_options.items())
     return cut(f"{prepared.spec.task} with {shown}" if shown else prepared.spec.task, LONGEST_TASK)
-
-
-def _budget(budget: BudgetSpec) -> str:
-    return whichever_first([
-        usd(budget.usd) if budget.usd is not None else "",
-        duration(3600.0 * budget.hours) if budget.hours is not None else "",
-        plural(budget.trials, "trial") if budget.trials is not None else "",
-    ])  # fmt: skip
 
 
 def _listed(epochs: Sequence[int]) -> str:

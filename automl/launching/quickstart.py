@@ -9,7 +9,7 @@ from typing import Any
 
 from automl.launching.spec_reading import absolute_task_options, store_overrides
 from automl.launching.template import parameter_lines
-from reports.phrases import duration, percent, plural, usd, whichever_first
+from reports.phrases import limits_in_words, percent
 from search_spaces.messages import found, listed, one_line, shown
 from studies.spec.checks import with_first_trials
 from studies.spec.metric_names import likely_direction, quality_metric
@@ -224,12 +224,7 @@ def objectives_note(spec: StudySpec) -> str:
 def budget_note(spec: StudySpec) -> str:
     """Return the note about the budget."""
     budget = spec.budget
-    limits = whichever_first([
-        duration(budget.hours * 3600) if budget.hours is not None else "",
-        usd(budget.usd) if budget.usd is not None else "",
-        plural(budget.trials, "trial") if budget.trials is not None else "",
-    ])  # fmt: skip
-    return f"budget: {limits}"
+    return f"budget: {limits_in_words(usd_limit=budget.usd, hours=budget.hours, trials=budget.trials)}"
 
 
 def shown_notes(picked: Quickstart) -> str:

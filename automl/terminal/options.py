@@ -125,6 +125,10 @@ code_option = click.option(
 detach_option = click.option(
     "--detach", is_flag=True, cls=ServiceOption, help="Queue the study and exit at once, without printing its progress."
 )
+docker_option = click.option(
+    "--docker", type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder to write, from which `docker build` makes an image that serves the model.",
+)  # fmt: skip
 param_option = click.option(
     "--param", "given", metavar="NAME=VALUE", multiple=True,
     help="Parameter of the trainer or the task, such as learning_rate=0.01; repeatable.",
@@ -160,6 +164,13 @@ priority_at_service_option = _priority(cls=ServiceOption)
 
 TOKEN = "AUTOML_TOKEN"  # noqa: S105 - the name of the variable
 _OTHERS = 0o077
+
+
+def only_docker(docker: Path, out: Path | None, form: str | None) -> Path:
+    """Return the folder of --docker, beside which no other output may be given."""
+    if form is not None or out is not None:
+        raise click.UsageError("--docker DIR sets folder and format itself. Leave out --out and --format")
+    return docker
 
 
 def connection(store: str | None = None) -> ServiceClient | None:

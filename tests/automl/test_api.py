@@ -84,4 +84,4 @@ def test_a_search_without_a_budget_has_that_of_a_study_without_a_spec(driven, ca
         api.search(constant, space=space, objectives=[{"metric": "val_error"}])
     (one,) = driven
     assert (one.budget.hours, one.budget.usd, one.budget.trials) == (0.25, 2.0, None)
-    assert "no budget. Default budget: 15 min or $2.00, whichever comes first" in caplog.text
+    assert "no budget. Default budget: $2.00 or 15 min, whichever comes first" in caplog.text

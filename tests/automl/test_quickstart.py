@@ -79,7 +79,7 @@ def test_a_study_is_picked_from_the_data_and_said(place: Place) -> None:
     _, _, said = place.run(*TABULAR, "--dry-run", "--json")
     for words in ("study people", "column 'rich', 2 classes, 'no', 'yes'", "2 of numbers, 1 of categories",
                   "300 to train on and to validate, in folds", "trains 5 models",
-                  "60 epochs, for 300 training samples", "15 min or $2"):  # fmt: skip
+                  "60 epochs, for 300 training samples", "$2.00 or 15 min"):  # fmt: skip
         assert words in said, words
     assert list(place.folder.iterdir()) == [place.folder / "people.csv"]
 
