@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import optuna
 import optunahub
@@ -32,7 +33,7 @@ class Study:
         )
         self._metrics, self._wrapped = metrics, hub.MultiMetricPrunerTrial
         self._study = optuna.create_study(directions=["minimize"] * len(metrics), pruner=pruner)
-        self._trials: dict[int, optuna.Trial] = {}
+        self._trials: dict[int, Any] = {}
         self._ended: set[int] = set()
 
     def hear(self, number: int, values: dict[str, list[float]], *, ended: bool) -> None:
