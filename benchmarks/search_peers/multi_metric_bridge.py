@@ -11,7 +11,7 @@ import optuna
 import optunahub
 from optuna.trial import TrialState
 
-PACKAGE = "pruners/multi_metric_pruner"
+PACKAGE, COMMIT = "pruners/multi_metric_pruner", "3d1650b5aa5935e2b6d0ce2ac1d0239ceef12043"
 STARTUP_TRIALS = 3
 """As on the pruner's page."""
 
@@ -24,7 +24,7 @@ class Study:
         hub = (
             optunahub.load_local_module(PACKAGE, registry_root=f"{registry}/package")
             if registry
-            else optunahub.load_module(PACKAGE)
+            else optunahub.load_module(PACKAGE, ref=COMMIT)
         )
         pruner = hub.MultiMetricPruner(
             optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS),

@@ -103,6 +103,8 @@ class Counting(Base):
 
     def __init__(self, classes=2):
         super().__init__(classes)
+        if any(other() is not None for other in self.made):
+            raise MemoryError("two tasks do not fit into memory")
         self.itself = self
         self.made.append(weakref.ref(self))
 """
@@ -121,10 +123,12 @@ def test_a_loaded_task_is_not_searched_for_garbage_until_another_takes_its_place
     try:
         train(rank, tasks[0])
         (first,) = cyclic_task.Counting.made
-        assert not any(one is first() for one in gc.get_objects())
+        task = first()
+        assert task is not None
+        assert not any(one is task for one in gc.get_objects())
+        del task
         train(rank, tasks[1])
-        assert first() is None
-        assert cyclic_task.Counting.made[1]() is not None
+        assert [one() is None for one in cyclic_task.Counting.made] == [True, False]
     finally:
         gc.unfreeze()
 

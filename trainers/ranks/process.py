@@ -122,14 +122,15 @@ def _return_freed_memory() -> None:
 
 
 def exempt_from_collection() -> None:
-    """Exempt all present objects from garbage collection: searching them takes 30 to 100 ms after each trial.
-
-    Collects what was exempt before, because garbage among exempt objects would stay.
-    """
-    if gc.get_freeze_count():
-        gc.unfreeze()
-        gc.collect()
+    """Exempt all present objects from garbage collection: searching them takes 30 to 100 ms after each trial."""
+    gc.collect()  # garbage among exempt objects would stay
     gc.freeze()
+
+
+def collect_exempt() -> None:
+    """Collect garbage also among the objects that were exempt, and exempt none."""
+    gc.unfreeze()
+    gc.collect()
 
 
 class Remains:

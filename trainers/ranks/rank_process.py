@@ -31,7 +31,15 @@ from trainers.local.diagnostics import diagnosed
 from trainers.loop.step_counter import StepCount, StepCounter
 from trainers.loop.trainer import Trainer
 from trainers.protocol import AskedFor, Backend, Measurement, RankAssignment, TrialFacts, TrialSpec
-from trainers.ranks.process import Remains, exempt_from_collection, free_memory, pin_to_cpus, set_threads, use_one_heap
+from trainers.ranks.process import (
+    Remains,
+    collect_exempt,
+    exempt_from_collection,
+    free_memory,
+    pin_to_cpus,
+    set_threads,
+    use_one_heap,
+)
 from trainers.ranks.process_group import Group, Membership, device_of, warm_up
 from trainers.ranks.process_state import ProcessState, own_environment
 from trainers.ranks.rank_messages import Began, Failed, Message, Orders, Outgoing
@@ -53,7 +61,9 @@ class _TaskCache:
 
     def task_of(self, spec: TrialSpec) -> Trainable:
         if not self._is_kept(spec):
-            self._task = None  # two data sets may not fit into memory
+            if self._task is not None:
+                self._task = None  # two data sets may not fit into memory
+                collect_exempt()
             self._import_module(spec)
             made = load_trainable(spec.task, spec.task_options, spec.python_path)
             share_arrays(made)

@@ -47,8 +47,9 @@ class Problem:
     @property
     def knows_an_objective(self) -> bool:
         """Return whether an objective is known without training."""
-        is_known = self.known is not None or self.counted() is not None
-        return is_known and any(one.metric in self.statics for one in self.objectives)
+        counted, static = self.counted(), [one.metric for one in self.objectives if one.metric in self.statics]
+        is_counted = counted is not None and any(len(counted.values(one)) for one in static)
+        return is_counted or (self.known is not None and bool(static))
 
     def seconds_per_usd(self, world_sizes: Array) -> Array:
         """Return the seconds that a dollar pays on each number of slots [m]."""

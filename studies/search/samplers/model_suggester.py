@@ -67,7 +67,7 @@ class AcquisitionOptimizer:
         """Choose parameters or a proposal for a new trial, if possible neither barred nor started."""
         if (known_good := self._next_known_good(trials)) is not None:
             return known_good
-        rng, is_initial = np.random.default_rng(seed), self._is_initial(trials)
+        rng, is_initial = np.random.default_rng(seed), self.is_initial(trials)
         acquisition = None if is_initial else build_acquisition(self._model, trials, refit=True)
         is_random = is_initial or rng.random() < RANDOM_SHARE
         untried = suggester.to_be_tried(self._model.problem, trials)
@@ -93,15 +93,18 @@ class AcquisitionOptimizer:
         found = acquisition.where_it_tells(lambda one: BatchValues(one, one.index(forecast, exact=True)))
         return proposals[int(np.argmax(found.values))]
 
-    def _is_initial(self, trials: Sequence[Snapshot]) -> bool:
-        """Return whether to draw at random: there are too few trials, or the model knows nothing to compare.
+    def is_initial(self, trials: Sequence[Snapshot]) -> bool:
+        """Return whether to draw at random: there are too few trials, or many slots start some before a first result.
 
-        Such a model prefers the space's corners, whose trainings cost up to twice the mean (benchmarks/README.md).
+        Without results, earlier studies or sizes the model would choose dear corners (benchmarks/README.md).
         """
         problem = self._model.problem
-        knows = problem.transfer is not None or problem.knows_an_objective
-        has_results = any(trial.at or trial.state == "failed" for trial in trials)
-        return len(trials) < INITIAL_TRIALS or not (knows or has_results)
+        if len(trials) < INITIAL_TRIALS:
+            return True
+        if problem.slots <= INITIAL_TRIALS or problem.transfer is not None or problem.knows_an_objective:
+            return False
+        has_failures = sum(trial.state == "failed" for trial in trials) >= INITIAL_TRIALS
+        return not (has_failures or any(trial.at for trial in trials))
 
     def _next_known_good(self, trials: Sequence[Snapshot]) -> dict[str, ParameterValue] | None:
         """Return the next good configuration of earlier studies that no trial had, or None."""
@@ -262,7 +265,7 @@ class ModelSuggester:
             return not self._space.allows(completed) or identity(completed) in tried
 
         is_advised = len(proposals) > 0 and derived_uniform("advised", seed) < ADVISED_SHARE
-        if is_advised and len(snapshots) >= INITIAL_TRIALS:
+        if is_advised and not self._optimizer.is_initial(snapshots):
             return self._optimizer.best_proposal(snapshots, proposals)
         bars = is_barred if tried or self._space.constraints else None
         return self._completed(self._optimizer.choose(snapshots, seed, bars, proposals), seed)

@@ -13,9 +13,11 @@ import pytest
 from search_spaces.drawing import derived_seed
 from search_spaces.space import Space
 from studies.records.records import Objective
+from studies.search.acquisition.acquisition import INITIAL_TRIALS
 from studies.search.model.curve_model import CurveModel
 from studies.search.model.encoding import Encoder
 from studies.search.model.problem import Problem
+from studies.search.model.size_model import Counted, SizeModel
 from studies.search.observations import Observation, Snapshot
 from studies.search.samplers.model_suggester import ModelSuggester
 from studies.search.samplers.suggester import REDRAWS
@@ -105,22 +107,32 @@ def test_parallel_trials_are_drawn_until_the_model_has_something_to_compare() ->
     rng = random.Random(0)
     params = [{name: rng.random() for name in "abcd"} for _ in range(7)]
 
-    def suggested(at: Mapping[int, Any], **more: Any) -> Mapping[str, Any]:
+    drawn = Encoder(space).decode(np.random.default_rng(derived_seed("ask", 3, 7, 0)).random((1, 4))[0])
+    counted = SizeModel(space, [Counted(params=one, model_parameters=1 + round(99 * one["a"])) for one in params])
+
+    def is_drawn(at: Mapping[int, Any], static: str = "", failed: int = 0, **more: Any) -> bool:
         history = [
             Observation(
-                trial_id=number, params=one, outcome="running",
-                snapshot=Snapshot(number=number, params=one, state="running", epochs=len(at), at=at),
+                trial_id=number, params=one, outcome="failed" if number < failed else "running",
+                snapshot=Snapshot(
+                    number=number, params=one, state="failed" if number < failed else "running", epochs=len(at), at=at
+                ),
             )
             for number, one in enumerate(params)
         ]  # fmt: skip
-        made = problem(space, **more)
-        made = replace(made, objectives=(*OBJECTIVES, Objective(metric="model_parameters"))) if more else made
-        return ModelSuggester(CurveModel(made), seed=3).suggest(7, tuple(history)).params
+        made = problem(space, **{"slots": 8, **more})
+        if static:
+            made = replace(made, objectives=(*OBJECTIVES, Objective(metric=static)))
+        return ModelSuggester(CurveModel(made), seed=3).suggest(7, tuple(history)).params == drawn
 
-    drawn = Encoder(space).decode(np.random.default_rng(derived_seed("ask", 3, 7, 0)).random((1, 4))[0])
-    assert suggested({}) == drawn
-    assert suggested({1: (0.5, 0.1), 2: (0.4, 0.2)}) != drawn
-    assert suggested({}, known=lambda one: {"model_parameters": one["a"]}) != drawn
+    assert is_drawn({})
+    assert not is_drawn({1: (0.5, 0.1), 2: (0.4, 0.2)})
+    assert not is_drawn({}, slots=INITIAL_TRIALS)
+    assert (is_drawn({}, failed=1), is_drawn({}, failed=INITIAL_TRIALS)) == (True, False)
+    assert not is_drawn({}, static="model_parameters", known=lambda one: {"model_parameters": one["a"]})
+    assert not is_drawn({}, static="model_parameters", counted=lambda: counted)
+    assert is_drawn({}, static="latency_ms", counted=lambda: counted)
+    assert is_drawn({}, static="model_parameters", counted=lambda: SizeModel(space, []))
 
 
 @pytest.mark.medium
